@@ -91,17 +91,6 @@ async def test_concurrent_changes_are_all_flushed(backend: FilesystemBackend, tm
     assert (await backend.aread("/dir/99")).file_data.content == "new text"
 
 
-async def test_files_of_one_upload_are_all_flushed(
-    backend: FilesystemBackend, tmp_path: Path, flushes: Flushes
-) -> None:
-    names = [f"/dir/{number}" for number in range(MANY)]
-    outcomes = await backend.aupload_files([(name, name.encode()) for name in names])
-    assert [(each.path, each.error) for each in outcomes] == [(name, None) for name in names]
-    assert "dir" in flushes.directories
-    inodes = await off_loop(lambda: {(tmp_path / name[1:]).stat().st_ino for name in names})
-    assert inodes <= flushes.files
-
-
 async def test_a_change_is_answered_after_its_flush(
     backend: FilesystemBackend, tmp_path: Path, flushes: Flushes
 ) -> None:
@@ -169,9 +158,7 @@ async def test_two_names_of_one_file_in_an_upload_do_not_wait_for_each_other(
     ("first", "second", "at"),
     [
         ("/alias/new", "/dir/new", "dir/new"),
-        ("/dir/new", "/alias/new", "dir/new"),
         ("/dangling", "/target", "target"),
-        ("/target", "/dangling", "target"),
     ],
 )
 async def test_of_two_names_of_one_new_file_in_an_upload_the_last_one_counts(

@@ -17,6 +17,7 @@ from deepfs.errors import (
 )
 from deepfs.text.lines import version
 from support.disks import open_descriptors, tree, walk
+from support.promises import keeps
 
 
 @pytest.fixture
@@ -41,12 +42,6 @@ def read(disk: Disk, path: str) -> bytes:
 
 
 # --- the root ---
-
-
-@pytest.mark.anyio
-async def test_creating_a_disk_does_no_io() -> None:
-    Disk("relative/and/missing")
-    Disk("/missing")
 
 
 def test_a_missing_root_is_empty_until_the_first_write(tmp_path: Path) -> None:
@@ -93,25 +88,20 @@ def test_a_relative_root_is_relative_to_the_working_directory(root: Path, monkey
 # --- links to targets inside the root ---
 
 
-@pytest.mark.parametrize(
-    ("link", "target"),
-    [
-        ("link", "top"),
-        ("link", "./a/../top"),
-        ("a/link", "../top"),
-        ("a/b/link", "../../top"),
-        ("a/b/link", ".././/../top"),
-        ("a/link", "b/../../top"),
-    ],
-)
-def test_a_relative_link_to_a_target_inside_is_followed(root: Path, disk: Disk, link: str, target: str) -> None:
-    (root / link).symlink_to(target)
-    assert read(disk, f"/{link}") == b"top"
-
-
-def test_an_absolute_link_to_a_target_inside_is_followed(root: Path, disk: Disk) -> None:
-    (root / "link").symlink_to(root / "a" / "b" / "file")
-    assert read(disk, "/link") == b"deep"
+def test_links_to_targets_inside_are_followed(root: Path, disk: Disk) -> None:
+    links = {
+        "1": "top",
+        "2": "./a/../top",
+        "3": f"{root}/a/../top",
+        "a/4": "b/../../top",
+        "a/b/5": ".././/../top",
+        "into": "a/b",
+        "6": "into/../../top",
+    }
+    for link, target in links.items():
+        (root / link).symlink_to(target)
+    del links["into"]
+    assert {link: read(disk, f"/{link}") for link in links} == dict.fromkeys(links, b"top")
 
 
 def test_links_to_directories_and_to_links_are_followed(root: Path, disk: Disk) -> None:
@@ -123,47 +113,27 @@ def test_links_to_directories_and_to_links_are_followed(root: Path, disk: Disk) 
     assert [entry.path for entry in disk.list_directory("/one").entries] == ["/one/b/", "/one/up/"]
 
 
-def test_dotdot_after_a_link_is_the_parent_of_its_target(root: Path, disk: Disk) -> None:
-    (root / "into").symlink_to("a/b")
-    (root / "link").symlink_to("into/../../top")
-    assert read(disk, "/link") == b"top"
-
-
-def test_a_link_to_the_root_is_the_root(root: Path, disk: Disk) -> None:
-    (root / "a" / "self").symlink_to("..")
-    assert read(disk, "/a/self/top") == b"top"
-    with pytest.raises(IsDirectoryError):
-        disk.read_file("/a/self")
-
-
 # --- links that lead outside, nowhere or in circles ---
 
 
-@pytest.mark.parametrize(
-    "target",
-    ["/etc/passwd", "../outside/secret", "../outside/missing", "a/../../outside/secret", "../root/top", "..", "/"],
+OUTSIDE = (
+    *("/etc/passwd", "../outside/secret", "../outside/missing", "a/../../outside/secret", "../root/top", "..", "/"),
+    *("{root}/../outside/secret", "{root}/../outside/missing", "{root}-2/x"),
 )
-def test_a_link_that_leads_outside_is_refused_and_reveals_nothing(root: Path, disk: Disk, target: str) -> None:
-    (root / "link").symlink_to(target)
-    for path in ("/link", "/link/secret"):
-        with pytest.raises(PermissionDeniedError) as caught:
-            disk.read_file(path)
-        assert str(caught.value) == f"Error: Permission denied for '{path}': a link leads outside"
 
 
-def test_absolute_links_outside_are_refused_with_one_text_whether_targets_exist(root: Path, disk: Disk) -> None:
-    (root / "exists").symlink_to(root.parent / "outside" / "secret")
-    (root / "misses").symlink_to(root.parent / "outside" / "missing")
-    (root / "sibling").symlink_to(f"{root}-2/x")
-    texts = set()
-    for name in ("exists", "misses", "sibling"):
-        with pytest.raises(PermissionDeniedError) as caught:
-            disk.read_file(f"/{name}")
-        texts.add(str(caught.value).replace(name, ""))
-    assert len(texts) == 1
-    assert str(root.parent) not in texts.pop()
+def test_a_link_that_leads_outside_is_refused_and_reveals_nothing(root: Path, disk: Disk) -> None:
+    told = set()
+    for number, target in enumerate(OUTSIDE):
+        (root / f"link{number}").symlink_to(target.format(root=root))
+        for path in (f"/link{number}", f"/link{number}/secret"):
+            with pytest.raises(PermissionDeniedError) as caught:
+                disk.read_file(path)
+            told.add(str(caught.value).replace(path, "PATH"))
+    assert told == {"Error: Permission denied for 'PATH': a link leads outside"}
 
 
+@keeps("nothing outside `root_dir` is read, listed or changed")
 def test_no_operation_follows_a_link_that_leads_outside(root: Path, disk: Disk) -> None:
     (root / "link").symlink_to("../outside")
     before = tree(root.parent)
@@ -189,12 +159,6 @@ def test_no_operation_follows_a_link_that_leads_outside(root: Path, disk: Disk) 
     assert tree(root.parent) == before
 
 
-def test_a_dangling_link_reads_as_missing(root: Path, disk: Disk) -> None:
-    (root / "link").symlink_to("a/nothing")
-    with pytest.raises(NotFoundError):
-        disk.read_file("/link")
-
-
 @pytest.mark.parametrize("target", ["loop", "./loop/x", "a/../loop"])
 def test_a_loop_of_links_is_an_error(root: Path, disk: Disk, target: str) -> None:
     (root / "loop").symlink_to(target)
@@ -213,21 +177,7 @@ def test_a_chain_of_links_is_followed_up_to_a_limit(root: Path, disk: Disk) -> N
         disk.read_file("/99")
 
 
-def test_dotdot_in_a_given_path_never_leaves_the_root(disk: Disk) -> None:
-    for path in ("/../outside/secret", "/a/../../outside/secret", "/.."):
-        with pytest.raises(PermissionDeniedError):
-            disk.read_file(path)
-
-
 # --- changes through links ---
-
-
-def test_writing_through_a_link_changes_its_target(root: Path, disk: Disk) -> None:
-    (root / "link").symlink_to("a/b/file")
-    disk.write_file("/link", b"written", overwrite=True)
-    disk.edit_file("/link", bytes.upper)
-    assert tree(root)["a/b/file"] == b"WRITTEN"
-    assert tree(root)["link"] == "-> a/b/file"
 
 
 def test_writing_through_a_dangling_link_creates_its_target(root: Path, disk: Disk) -> None:
@@ -420,27 +370,3 @@ def test_a_judge_is_only_asked_about_the_chosen_files_of_a_walk(root: Path) -> N
     runs = Disk(str(root)).with_access(guard).walk_runs("/", Tops())
     assert [file.path for run in runs for file in run] == ["/top"]
     assert guard.asked == ["/top"]
-
-
-# --- real paths ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("linked", [False, True])
-def test_paths_without_links_are_known_to_be_real(root: Path, linked: bool) -> None:
-    (root / "a" / "to-b").symlink_to("b")
-    (root / "a" / "dangling").symlink_to("nothing")
-    if linked:
-        (root.parent / "linked").symlink_to(root)
-    disk = Disk(str(root.parent / "linked" if linked else root))
-    names = ["b", "to-b", "dangling", "missing"]
-    assert disk._root.are_real("/a", names) == [True, False, False, True]
-    assert [disk.real_path(f"/a/{name}") == f"/a/{name}" for name in names] == [True, False, False, True]
-    assert (
-        disk._root.are_real("/a/to-b", ["file"])
-        == disk._root.are_real("/missing", ["x"])
-        == disk._root.are_real("/top", ["x"])
-        == [False]
-    )
-    free = Disk(str(root), confined=False)
-    assert free._root.are_real(f"{root}/a", names) == [True, False, False, True]
-    assert free._root.are_real(f"{root}/a/to-b", ["file"]) == [False]

@@ -4,24 +4,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-import pytest
-
-from deepfs.disk import Disk, is_temporary
-
-EDITOR = """
-import sys
 from deepfs.disk import Disk
-from support.disks import when_free
-
-root, name, edits = sys.argv[1], sys.argv[2], int(sys.argv[3])
-disk = Disk(root)
-for number in range(edits):
-    when_free(disk.edit_file, "/log", lambda data: data + f"{name}-{number}\\n".encode())
-    print(f"{name}-{number}")
-"""
 
 CREATOR = """
 import sys
@@ -35,18 +20,6 @@ for number in range(int(sys.argv[3])):
     except AlreadyExistsError:
         continue
     print(number)
-"""
-
-WRITER = """
-import sys
-from deepfs.disk import Disk
-
-disk = Disk(sys.argv[1])
-print("ready", flush=True)
-while True:
-    for number in range(8):
-        disk.write_file("/file", bytes([number]) * 200_000, overwrite=True)
-        disk.edit_file("/file", lambda data: data[::-1])
 """
 
 HOLDER = """
@@ -86,36 +59,9 @@ def kill(process: "subprocess.Popen[str]") -> None:
     process.stdout.close()
 
 
-@pytest.mark.parametrize("edits", [50, pytest.param(2_000, marks=pytest.mark.stress)])
-def test_every_successful_edit_is_in_the_file(tmp_path: Path, edits: int) -> None:
-    (tmp_path / "log").write_bytes(b"")
-    succeeded = outcomes(EDITOR, tmp_path, 4, edits)
-    assert len(succeeded) == 4 * edits
-    assert sorted((tmp_path / "log").read_text().split()) == sorted(succeeded)
-    assert os.listdir(tmp_path) == ["log"]
-
-
 def test_of_several_concurrent_creations_one_succeeds(tmp_path: Path) -> None:
     succeeded = outcomes(CREATOR, tmp_path, 4, 100)
     assert sorted(succeeded, key=int) == [str(number) for number in range(100)]
-
-
-@pytest.mark.parametrize("kills", [10, pytest.param(300, marks=[pytest.mark.stress, pytest.mark.timeout(1200)])])
-def test_a_writer_killed_at_any_moment_leaves_a_complete_file(tmp_path: Path, kills: int) -> None:
-    disk = Disk(str(tmp_path))
-    disk.write_file("/file", bytes(200_000))
-    whole = {bytes([number]) * 200_000 for number in range(8)}
-    for number in range(kills):
-        process = start(WRITER, tmp_path)
-        assert process.stdout is not None
-        process.stdout.readline()
-        time.sleep(0.002 + 0.013 * (number % 7) / 7)
-        kill(process)
-        assert disk.read_file("/file")[0] in whole
-        disk.edit_file("/file", lambda data: data[::-1])
-        assert [entry.path for entry in disk.list_directory("/").entries] == ["/file"]
-        left = [name for name in os.listdir(tmp_path) if name != "file"]
-        assert all(map(is_temporary, left))
 
 
 def test_the_lock_of_a_killed_process_is_released(tmp_path: Path) -> None:

@@ -114,6 +114,8 @@ CHANGES: dict[str, Callable[[FilesystemBackend], Awaitable[Any]]] = {
     "streamed upload": lambda backend: backend.aupload_stream("/file", chunks(b"n", b"ew")),
 }
 changes = pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+SOME = ("edit", "move over", "upload")
+some_changes = pytest.mark.parametrize("change", [CHANGES[name] for name in SOME], ids=SOME)
 
 
 @changes
@@ -154,36 +156,7 @@ async def test_waiting_changes_leave_the_threads_to_others(tmp_path: Path, attem
     assert {await content(file) for file in files} == {"new"}
 
 
-async def test_waiting_changes_share_a_number_of_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
-    pauses: list[float] = []
-    sleep = anyio.sleep
-
-    async def noted(seconds: float) -> None:
-        pauses.append(seconds)
-        await sleep(0)
-
-    monkeypatch.setattr(anyio, "sleep", noted)
-    left = dict.fromkeys(range(100), 30)
-
-    async def wait(number: int) -> None:
-        async def change() -> None:
-            left[number] -= 1
-            if left[number]:
-                raise file_locks.LockHeldError
-
-        await file_locks.when_free(change)
-
-    await wait(0)
-    alone = max(pauses)
-    assert alone <= file_locks._LONGEST_PAUSE
-    async with anyio.create_task_group() as tasks:
-        for number in range(1, 100):
-            tasks.start_soon(wait, number)
-    assert max(pauses) == pytest.approx(99 / file_locks._ATTEMPTS_A_SECOND)
-    assert not file_locks._waiting
-
-
-@changes
+@some_changes
 async def test_a_change_that_waits_for_a_lock_can_be_cancelled(
     backend: FilesystemBackend,
     root: Path,
@@ -205,7 +178,7 @@ async def test_a_change_that_waits_for_a_lock_can_be_cancelled(
     assert not file_locks._waiting
 
 
-@changes
+@some_changes
 async def test_a_change_waits_for_a_lock_until_its_deadline(
     backend: FilesystemBackend,
     root: Path,

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from deepfs import FilesystemBackend
 from deepfs.disk import Disk
-from deepfs.disk.in_memory import MAX_BYTES, FilesInMemory
+from deepfs.disk.in_memory import MAX_BYTES
 from deepfs.disk.os_calls import PREFIX
 from deepfs.errors import DeepFSError, PermissionDeniedError
 from deepfs.text.lines import version
@@ -374,35 +374,18 @@ def linked(root: Path) -> Path:
     return root
 
 
-@pytest.mark.parametrize(
-    "path", ["/link", "/link/file.txt", "/dangling", "/outside", "/missing", "/dir/file.txt/x", "\0"]
-)
-async def test_paths_with_links_or_without_a_file_are_resolved_as_ever(linked: Path, path: str) -> None:
-    backend = FilesystemBackend(linked)
-    expected = {
-        "/link": "/dir",
-        "/link/file.txt": "/dir/file.txt",
-        "/dangling": "/nothing",
-        "/outside": None,
-        "\0": None,
-    }
-    for _ in range(2):
-        assert await backend.aresolve_paths(["/dir", path]) == ["/dir", expected.get(path, path)]
-
-
-async def test_where_reads_fail_they_are_tried_less_and_less_until_one_is_done(
-    linked: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    backend, tried, find = FilesystemBackend(linked), list[int](), FilesInMemory._find
-    assert (await backend.aread("/dir/file.txt")).ok
-    for number in range(1, 201):
-        monkeypatch.setattr(FilesInMemory, "_find", lambda *args, number=number: tried.append(number) or find(*args))
-        assert (await backend.aread("/link/file.txt")).ok
-    assert tried == [1, 3, 7, 15, 31, 63, 127, 191]
-    with anyio.fail_after(20):  # What is in memory may be refused for a moment.
-        while backend._disk.in_memory.misses:
-            assert (await backend.aread("/dir/file.txt")).ok
-            await anyio.sleep(0.001)
+async def test_paths_with_links_or_without_a_file_are_resolved_as_ever(linked: Path) -> None:
+    for path in ["/link", "/link/file.txt", "/dangling", "/outside", "/missing", "/dir/file.txt/x", "\0"]:
+        backend = FilesystemBackend(linked)
+        expected = {
+            "/link": "/dir",
+            "/link/file.txt": "/dir/file.txt",
+            "/dangling": "/nothing",
+            "/outside": None,
+            "\0": None,
+        }
+        for _ in range(2):
+            assert await backend.aresolve_paths(["/dir", path]) == ["/dir", expected.get(path, path)]
 
 
 # --- turns of the loop -----------------------------------------------------------------------------------------------
@@ -428,94 +411,6 @@ async def test_many_reads_at_once_leave_turns_to_other_tasks_and_are_served_in_o
             await anyio.lowlevel.checkpoint()
     assert turns >= 50
     assert sorted(served) == list(range(50))
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time in seconds, in a list of one, which does not go on by itself."""
-    now = [100.0]
-    monkeypatch.setattr(loop_bridge, "perf_counter", lambda: now[0])
-    return now
-
-
-async def test_who_comes_later_waits_behind_those_who_wait(clock: list[float]) -> None:
-    woken, loop = list[int](), loop_bridge.loop_callbacks()
-
-    def work(seconds: float) -> None:
-        clock[0] += seconds
-
-    async def wait(number: int) -> None:
-        await loop.next_turn()
-        woken.append(number)
-
-    assert loop.has_time()
-    loop.work(work, 1)  # This turn has taken far too long, so the next one has time for one task.
-    assert not loop.has_time()
-    async with anyio.create_task_group() as tasks:
-        for number in range(5):
-            tasks.start_soon(wait, number)
-    assert sorted(woken) == list(range(5))
-    assert loop.has_time()
-    loop._waiting.append(loop.event())
-    assert not loop.has_time()
-    loop._waiting.clear()
-    assert loop.has_time()
-
-
-async def test_the_work_of_a_turn_adds_up(clock: list[float]) -> None:
-    loop = loop_bridge.loop_callbacks()
-
-    def work() -> None:
-        clock[0] += 0.4 * loop_bridge._WORK_S
-
-    for _ in range(3):
-        assert loop.has_time()
-        loop.work(work)
-    assert not loop.has_time()
-    await loop.next_turn()
-    assert loop.has_time()
-
-
-async def test_the_time_of_other_tasks_leaves_that_for_reads_as_it_is(clock: list[float]) -> None:
-    loop, turns, served = loop_bridge.loop_callbacks(), 0, 0
-
-    def work() -> None:
-        nonlocal served
-        clock[0] += loop_bridge._WORK_S / 10
-        served += 1
-
-    async def read() -> None:
-        if not loop.has_time():
-            await loop.next_turn()
-        loop.work(work)
-
-    async with anyio.create_task_group() as tasks:
-        for _ in range(100):
-            tasks.start_soon(read)
-        while served < 100:
-            clock[0] += 1  # Another task computes for a second in each turn.
-            turns += 1
-            await anyio.lowlevel.checkpoint()
-    assert turns <= 25
-
-
-async def test_a_task_that_reads_on_and_on_lets_others_run(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    backend, turns = FilesystemBackend(root), 0
-    await backend.aread("/dir/file.txt")
-    monkeypatch.setattr(loop_bridge, "_WORK_S", 0)
-
-    async def count() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await anyio.lowlevel.checkpoint()
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(count)
-        for _ in range(50):
-            await backend.aread("/dir/file.txt")
-        tasks.cancel_scope.cancel()
-    assert turns >= 40
 
 
 async def test_a_cancelled_reader_leaves_the_queue_to_the_others(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -548,15 +443,5 @@ async def test_a_turn_ends_whatever_a_signal_handler_raises(monkeypatch: pytest.
         patch.setattr(loop, "_call_soon", interrupted)
         with pytest.raises(KeyboardInterrupt):
             loop.work(int)
-    with anyio.fail_after(10):
-        await loop.next_turn()
-
-
-async def test_work_that_takes_no_time_by_the_clock_lets_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop = loop_bridge.loop_callbacks()
-    await loop.next_turn()
-    with monkeypatch.context() as patch:
-        patch.setattr(loop_bridge, "perf_counter", lambda: 1.0)
-        loop.work(int)
     with anyio.fail_after(10):
         await loop.next_turn()

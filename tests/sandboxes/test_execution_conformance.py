@@ -10,8 +10,7 @@ from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.protocol import supports_execute
 from deepfs.errors import NotSupportedError
 from deepfs.policy import WrapperBackend
-from deepfs.testing import BackendConformance
-from support.sandboxes import raw_peek, raw_put
+from support.over_directory import OverDirectory
 
 
 @pytest.fixture(scope="session")
@@ -20,23 +19,12 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-class TestLocalShell(BackendConformance):
-    root: Path
+@pytest.mark.suite_parts("Surface", "Writing")
+class TestLocalShell(OverDirectory):
+    """Its files are those of a FilesystemBackend, for which the whole suite runs."""
 
-    @pytest.fixture
-    def backend(self, tmp_path: Path) -> LocalShellBackend:
-        self.root = tmp_path
-        return LocalShellBackend(tmp_path)
-
-    @pytest.fixture
-    def second_backend(self, backend: LocalShellBackend) -> LocalShellBackend:
+    def make(self) -> LocalShellBackend:
         return LocalShellBackend(self.root)
-
-    async def raw_put(self, path: str, data: bytes) -> None:
-        await raw_put(self.root, path, data)
-
-    async def raw_peek(self, path: str) -> bytes | None:
-        return await raw_peek(self.root, path)
 
 
 @pytest.mark.anyio

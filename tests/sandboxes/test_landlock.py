@@ -8,31 +8,17 @@ import pytest
 
 from deepfs.errors import InvalidPathError, NotSupportedError
 from deepfs.sandboxes.landlock import LandlockSandbox
-from deepfs.testing import BackendConformance
-from support.sandboxes import raw_peek, raw_put
-from support.selection import few_on_trio
+from support.over_directory import OverDirectory
 
 pytestmark = pytest.mark.anyio
 
 
-@few_on_trio
-class TestConformance(BackendConformance):
-    root: Path
+@pytest.mark.suite_parts("Surface", "Writing")
+class TestConformance(OverDirectory):
+    """Its files are those of a FilesystemBackend, for which the whole suite runs."""
 
-    @pytest.fixture
-    def backend(self, tmp_path: Path) -> LandlockSandbox:
-        self.root = tmp_path
-        return LandlockSandbox(tmp_path)
-
-    @pytest.fixture
-    def second_backend(self, backend: LandlockSandbox) -> LandlockSandbox:
+    def make(self) -> LandlockSandbox:
         return LandlockSandbox(self.root)
-
-    async def raw_put(self, path: str, data: bytes) -> None:
-        await raw_put(self.root, path, data)
-
-    async def raw_peek(self, path: str) -> bytes | None:
-        return await raw_peek(self.root, path)
 
     @pytest.mark.needs("LandlockSandbox")
     async def test_commands_run_only_if_the_capability_is_declared(self, backend: LandlockSandbox) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import time
 from base64 import b64encode
 from collections.abc import Iterator
 from hashlib import sha256
@@ -14,13 +13,14 @@ import anyio.to_thread
 import pytest
 
 from deepfs import CompositeBackend, FilesystemBackend, MemoryBackend
-from deepfs.errors import BackendError, InvalidPathError
+from deepfs.errors import BackendError
 from deepfs.sandboxes.answers import tree_listing
 from deepfs.sandboxes.base import BaseSandbox
 from deepfs.sandboxes.wire import Records
 from deepfs.testing.suite import assert_ok, content_of
 from deepfs.text.entries import EntryChange
 from deepfs.types import ExecuteResponse
+from support.promises import keeps
 from support.sandboxes import WITH_PYTHON, LocalSandbox
 
 pytestmark = pytest.mark.anyio
@@ -32,13 +32,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(
-    params=[
-        "python",
-        pytest.param("busybox", marks=pytest.mark.needs("busybox")),
-        "debian",
-    ]
-)
+@pytest.fixture(params=["python", pytest.param("busybox", marks=pytest.mark.needs("busybox")), "debian"])
 def sandbox(request: pytest.FixtureRequest, tmp_path: Path) -> LocalSandbox:
     root = tmp_path / "root"
     root.mkdir()
@@ -52,49 +46,14 @@ def sandbox(request: pytest.FixtureRequest, tmp_path: Path) -> LocalSandbox:
 
 
 _PARTS = ("/bin", "/usr/bin")
-_TOOLS = [
-    "base64",
-    "cat",
-    "chmod",
-    "cp",
-    "find",
-    "flock",
-    "grep",
-    "gzip",
-    "head",
-    "id",
-    "ln",
-    "mkdir",
-    "mkfifo",
-    "mv",
-    "readlink",
-    "rm",
-    "rmdir",
-    "sed",
-    "sh",
-    "sha256sum",
-    "sleep",
-    "stat",
-    "tail",
-    "test",
-    "tr",
-    "wc",
-]
+_TOOLS = (
+    *("base64", "cat", "chmod", "cp", "find", "flock", "grep", "gzip", "head", "id", "ln", "mkdir", "mkfifo"),
+    *("mv", "readlink", "rm", "rmdir", "sed", "sh", "sha256sum", "sleep", "stat", "tail", "test", "tr", "wc"),
+)
 """The programs that the shell script needs, from a system with GNU tools and without Python."""
 
 _ODD = (
-    "it's",
-    'a "b"',
-    "$(touch evil)",
-    "`touch evil`",
-    "a\nb",
-    "-rf",
-    "; touch evil",
-    "a\\b",
-    "é",
-    "*",
-    "!x",
-    "{a}",
+    *("it's", 'a "b"', "$(touch evil)", "`touch evil`", "a\nb", "-rf", "; touch evil", "a\\b", "é", "*", "!x", "{a}"),
     "a=b",
 )
 
@@ -103,8 +62,7 @@ _ODD = (
 
 
 async def test_ten_operations_take_at_most_eleven_commands(tmp_path: Path) -> None:
-    sandbox = LocalSandbox(tmp_path, delay=0.05)
-    begun = time.perf_counter()
+    sandbox = LocalSandbox(tmp_path)
     assert_ok(await sandbox.awrite("/a.txt", "one\ntwo\n"))
     assert_ok(await sandbox.aread("/a.txt"))
     assert_ok(await sandbox.aedit("/a.txt", "two", "three"))
@@ -116,7 +74,6 @@ async def test_ten_operations_take_at_most_eleven_commands(tmp_path: Path) -> No
     assert [item.error for item in await sandbox.aupload_files([("/e", b"\0"), ("/f", b"x" * 9000)])] == [None, None]
     assert_ok(await sandbox.adelete("/c"))
     assert sandbox.commands <= 11
-    assert time.perf_counter() - begun < 11 * 0.05 + 5
 
 
 async def test_grep_over_many_files_takes_one_command(sandbox: LocalSandbox) -> None:
@@ -157,48 +114,11 @@ async def test_changes_by_other_commands_are_noticed(sandbox: LocalSandbox) -> N
 # --- content ----------------------------------------------------------------------------------------------------------
 
 
-class Roomy(LocalSandbox):
-    """Takes commands of any length, through a file, and returns megabytes."""
-
-    command_bytes: int = 2_000_000
-    answer_bytes: int = 2_000_000
-
-    def __init__(self, root: Path, scripts: Path) -> None:
-        super().__init__(root, max_output_bytes=3_000_000)
-        self.scripts = scripts
-
-    async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
-        self.commands += 1
-        script = self.scripts / str(self.commands)
-        await anyio.to_thread.run_sync(script.write_text, command)
-        return await super().aexecute(f". {script}", timeout=timeout)
-
-
-@pytest.fixture
-def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("scripts")
-
-
-async def test_twenty_megabytes_are_uploaded_and_downloaded(tmp_path: Path, scripts: Path) -> None:
-    sandbox = Roomy(tmp_path, scripts)
-    content = os.urandom(1 << 20) * 20
-    (upload,) = await sandbox.aupload_files([("/large.bin", content)])
-    assert upload.error is None
-    assert await anyio.to_thread.run_sync((tmp_path / "large.bin").read_bytes) == content
-    (download,) = await Roomy(tmp_path, scripts).adownload_files(["/large.bin"])
-    assert download.content == content
-    assert await anyio.to_thread.run_sync(os.listdir, tmp_path) == ["large.bin"]
-
-
 async def test_a_megabyte_is_uploaded_and_downloaded_in_short_commands(sandbox: LocalSandbox) -> None:
     content = os.urandom(1 << 20)
     assert [
         item.error for item in await sandbox.aupload_files([("/a", b"a"), ("/large.bin", content), ("/b", b"b")])
-    ] == [
-        None,
-        None,
-        None,
-    ]
+    ] == [None, None, None]
     fresh = LocalSandbox(sandbox.root, sandbox._path)
     assert [item.content for item in await fresh.adownload_files(["/large.bin", "/b"])] == [content, b"b"]
     assert sandbox.longest < 128 * 1024, "no command is longer than an argument may be"
@@ -237,19 +157,10 @@ async def test_an_edit_keeps_every_other_byte_and_the_mode(sandbox: LocalSandbox
     assert await anyio.to_thread.run_sync(lambda: path.stat().st_mode & 0o777) == 0o751
 
 
-async def test_no_temporary_files_are_left_behind(sandbox: LocalSandbox, tmp_path: Path) -> None:
-    await sandbox.awrite("/a.txt", "x")
-    await sandbox.aedit("/a.txt", "x", "y")
-    await sandbox.awrite("/a.txt", "z")
-    await sandbox.acopy("/a.txt", "/b.txt")
-    await sandbox.aupload_files([("/c.txt", os.urandom(200_000))])
-    await sandbox.adownload_files(["/c.txt"])
-    assert sorted(await anyio.to_thread.run_sync(os.listdir, sandbox.root)) == ["a.txt", "b.txt", "c.txt"]
-
-
 # --- hostile names ----------------------------------------------------------------------------------------------------
 
 
+@keeps("Names and contents travel as data, never as shell source")
 async def test_file_names_are_never_interpreted(sandbox: LocalSandbox) -> None:
     for name in _ODD:
         path = f"/{name}/{name}"
@@ -304,15 +215,6 @@ async def test_moving_a_file_onto_itself_keeps_it(sandbox: LocalSandbox) -> None
     assert (await sandbox.amove("/d/f\n", "/d/f", overwrite=True)).ok
     assert [entry.path for entry in (await sandbox.als("/d")).entries or ()] == ["/d/f", "/d/link"]
     assert [(await sandbox.amove("/nowhere", "/missing")).code for _ in range(2)] == ["file_not_found"] * 2
-
-
-async def test_paths_map_both_ways(tmp_path: Path) -> None:
-    sandbox = LocalSandbox(tmp_path)
-    assert sandbox.sandbox_path("/a/b") == f"{tmp_path}/a/b"
-    assert sandbox.virtual_path(f"{tmp_path}/a/b") == sandbox.virtual_path("a/b") == "/a/b"
-    assert sandbox.virtual_path(str(tmp_path)) == "/"
-    with pytest.raises(InvalidPathError):
-        sandbox.virtual_path("/etc/passwd")
 
 
 async def test_the_root_may_be_that_of_the_system(tmp_path: Path) -> None:

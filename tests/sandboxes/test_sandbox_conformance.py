@@ -1,13 +1,12 @@
 """The shipped suite over commands: with python3, and with busybox alone."""
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
-from deepfs.testing import BackendConformance
-from support.sandboxes import LocalSandbox, raw_peek, raw_put, three_of
+from support.over_directory import OverDirectory
+from support.sandboxes import LocalSandbox, three_of
 
 T = TypeVar("T")
 
@@ -18,32 +17,18 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-class _OverCommands(BackendConformance):
-    root: Path
-
-    @pytest.fixture
-    def second_backend(self, backend: LocalSandbox) -> LocalSandbox:
-        return LocalSandbox(self.root, backend._path)
-
-    async def raw_put(self, path: str, data: bytes) -> None:
-        await raw_put(self.root, path, data)
-
-    async def raw_peek(self, path: str) -> bytes | None:
-        return await raw_peek(self.root, path)
+class TestWithPython(OverDirectory):
+    def make(self) -> LocalSandbox:
+        return LocalSandbox(self.root)
 
 
-class TestWithPython(_OverCommands):
-    @pytest.fixture
-    def backend(self, tmp_path: Path) -> LocalSandbox:
-        self.root = tmp_path
-        return LocalSandbox(tmp_path)
+class TestWithBusyboxAlone(OverDirectory):
+    @pytest.fixture(autouse=True)
+    def _tools(self, busybox: str) -> None:
+        self.busybox = busybox
 
-
-class TestWithBusyboxAlone(_OverCommands):
-    @pytest.fixture
-    def backend(self, tmp_path: Path, busybox: str) -> LocalSandbox:
-        self.root = tmp_path
-        return LocalSandbox(tmp_path, busybox)
+    def make(self) -> LocalSandbox:
+        return LocalSandbox(self.root, self.busybox)
 
     def some(self, cases: Iterable[T]) -> list[T]:
         return three_of(cases)

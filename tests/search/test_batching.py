@@ -1,8 +1,5 @@
 """Concurrent requests with the same key are answered in one batch; each gets its own result."""
 
-import subprocess
-import sys
-import textwrap
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -96,11 +93,6 @@ async def test_requests_with_one_key_are_batched(answering: Answering, held_lane
     assert sorted(answering.put) == [("a", [0, 1, 2, 3, 4]), ("b", [7])]
     assert await answers(answering, ("a", 8)) == [16]
     assert answering.put[-1] == ("a", [8])
-
-
-async def test_each_request_gets_its_own_answer(answering: Answering) -> None:
-    questions = [("ab"[number % 2], number) for number in range(300)]
-    assert await answers(answering, *questions) == [2 * number for _, number in questions]
 
 
 async def test_an_error_fails_only_its_own_request(answering: Answering, held_lane: Callable[[], None]) -> None:
@@ -244,40 +236,3 @@ async def test_a_failed_thread_start_also_fails_the_other_waiting_requests(
         await answering.batcher.ask(answering.respond, "a", 1)
     assert event.is_set
     assert not other.take()
-
-
-def test_a_forked_process_starts_its_own_batches() -> None:
-    script = """
-        import os, threading, anyio
-        from deepfs.threads import pool
-        from deepfs.search.batching import Batcher
-
-        def respond(key, calls):
-            for call in calls:
-                call.settle(lambda: key)
-
-        batcher = Batcher()
-
-        async def ask():
-            with anyio.fail_after(10):
-                assert await batcher.ask(respond, "a", 1) == "a"
-
-        async def main():
-            gate = threading.Event()
-            for _ in range(2):
-                pool.start_long(None, gate.wait, 20)
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(ask)
-                await anyio.wait_all_tasks_blocked()
-                child = os.fork()
-                if child == 0:
-                    threading.Thread(target=lambda: (anyio.run(ask), os._exit(7))).start()
-                    threading.Event().wait(10)
-                    os._exit(1)
-                assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-                gate.set()
-
-        anyio.run(main)
-    """
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", textwrap.dedent(script)], timeout=60, check=False)
-    assert done.returncode == 0

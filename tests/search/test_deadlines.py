@@ -13,9 +13,8 @@ import pytest
 from anyio.abc import TaskGroup
 
 from deepfs import BackendProtocol, FilesystemBackend, MemoryBackend
-from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import DeadlineError
-from deepfs.search.request import GlobRequest, GrepRequest, SearchRequest
+from deepfs.search.request import GrepRequest, SearchRequest
 from deepfs.threads import deadline as module_of_deadline
 from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
@@ -83,20 +82,18 @@ class Filter:
 
 
 REQUESTS: list[Callable[[Filter], SearchRequest]] = [
-    lambda hidden: GlobRequest("*", hidden=hidden),
     lambda hidden: GrepRequest("x", hidden=hidden),
     lambda hidden: GrepRequest("x+", "/", "*", regex=True, hidden=hidden),
 ]
 
 
-@pytest.mark.parametrize("make", REQUESTS, ids=["glob", "grep", "regex"])
-@pytest.mark.parametrize("kind", ["memory", "wrapped", "filesystem", "sandbox"])
+@pytest.mark.parametrize("make", REQUESTS, ids=["grep", "regex"])
+@pytest.mark.parametrize("kind", ["memory", "filesystem", "sandbox"])
 async def test_a_search_stops_when_its_caller_is_cancelled(
     tmp_path: Path, kind: str, make: Callable[[Filter], SearchRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backends: dict[str, Callable[[], BackendProtocol]] = {
         "memory": MemoryBackend,
-        "wrapped": lambda: WrapperBackend(MemoryBackend()),
         "filesystem": lambda: FilesystemBackend(tmp_path),
         "sandbox": lambda: LocalSandbox(tmp_path),
     }
@@ -209,30 +206,3 @@ async def test_time_in_the_queue_does_not_count(two_workers: WorkerPool, monkeyp
         now[0] = 100.0
         release.set()
     assert found == [False]
-
-
-@pytest.mark.parametrize("kind", ["memory", "store"])
-async def test_time_in_the_queue_does_not_count_for_searches_of_flat_files(
-    kind: str, tmp_path: Path, two_workers: WorkerPool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    release = threading.Event()
-    now = [0.0]
-    monkeypatch.setattr(module_of_deadline, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    found: dict[str, bool] = {}
-    async with BACKENDS[kind](tmp_path) as backend:
-        await backend.aupload_files([(f"/{number}.txt", b"alpha") for number in range(MANY)])
-
-        async def glob() -> None:
-            found["glob"] = (await backend.aglob("*.txt")).truncated
-
-        async def grep() -> None:
-            found["grep"] = (await backend.agrep("alpha")).truncated
-
-        async with anyio.create_task_group() as tasks:
-            await hold_up(tasks, release)
-            tasks.start_soon(glob)
-            tasks.start_soon(grep)
-            await until(lambda: two_workers._inbox.qsize() == 2)
-            now[0] = 100.0
-            release.set()
-    assert found == {"glob": False, "grep": False}

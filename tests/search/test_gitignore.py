@@ -19,78 +19,43 @@ from support.searches import run_alone
 
 VERDICTS = [
     # The lines; a path, which is a directory if it ends in `/`; whether it is ignored, or None if no rule matches.
-    (["a"], "a", True),
     (["a"], "b/a", True),
-    (["a"], "a/b", None),
-    (["a/"], "a", None),
     (["a/"], "b/a/", True),
-    (["/a"], "a", True),
     (["/a"], "b/a", None),
-    (["a/b"], "a/b", True),
-    (["a/b"], "c/a/b", None),
     (["a/b/"], "a/b", None),
-    (["*.log", "!keep.log"], "keep.log", False),
     (["!keep.log", "*.log"], "keep.log", True),
-    (["*", "!*/", "!*.py"], "a/", False),
-    (["*", "!*/", "!*.py"], "a.py", False),
     (["*", "!*/", "!*.py"], "a.txt", True),
-    (["*", "!/a/"], "a/", False),
     (["*", "!/a/"], "a/b", True),
-    (["a/**"], "a/", None),
-    (["a/**"], "a/b/c", True),
     (["a/**", "!a/b"], "a/b", False),
-    (["a/*"], "a/b/c", None),
     (["**/a"], "b/c/a", True),
-    (["a/**/b"], "a/b", True),
-    (["a/**/b"], "a/b/c/b", True),
     (["a/**/b"], "a/b/c", None),
-    (["**/"], "a/", True),
     (["**/"], "a", None),
-    (["**"], "a", True),
-    (["[ab]?.txt"], "bx.txt", True),
     (["[!ab]"], "a", None),
-    (["a*z"], "a/z", None),
     (["\\#a"], "#a", True),
-    (["#a"], "#a", None),
-    (["\\!a"], "!a", True),
     (["!#a"], "#a", False),
-    (["!!a"], "!a", False),
     (["a  "], "a", True),
-    (["a\\ "], "a ", True),
-    (["a\\\\ "], "a\\", True),
     (["a\t"], "a\t", True),
-    (["a\t"], "a", None),
     (["core.[[:digit:]]", "*.py[cod]"], "core.1", True),
-    (["core.[[:digit:]]", "*.py[cod]"], "core.x", None),
-    (["core.[[:digit:]]", "*.py[cod]"], "m.pyc", True),
     (["[![:alpha:]_]*"], "1a", True),
-    (["[![:alpha:]_]*"], "a1", None),
     (["[[:digit:]x]*"], "xa", True),
-    (["x/[[:punct:]]y"], "x/-y", True),
-    (["x[+-9]y"], "x.y", True),
     (["a/x[+-9]y"], "a/x/y", None),
-    (["[]a]"], "]", True),
     (["[\\]a]"], "]", True),
-    (["[a-]"], "-", True),
-    (["test-[a-z-_]"], "test-_", True),
     (["[z-a]"], "a", None),
-    (["a**b"], "axb", True),
     (["c/a**b"], "c/a/b", None),
-    ([" a"], " a", True),
-    ([" a"], "a", None),
     (["", "/", "!", "   "], "a", None),
-    (["A"], "a", None),
     (["é"], "b/é", True),
 ]
 
 
-@pytest.mark.parametrize(("lines", "path", "expected"), VERDICTS)
-def test_the_last_matching_rule_decides(lines: list[str], path: str, expected: bool | None) -> None:
-    verdict = compile_rules(lines).verdict(path.removesuffix("/"), is_dir=path.endswith("/"))
-    assert verdict is expected
-    assert (
-        rules_of_file("\n".join(lines).encode()).verdict(path.removesuffix("/"), is_dir=path.endswith("/")) is expected
-    )
+def test_the_last_matching_rule_decides(subtests: pytest.Subtests) -> None:
+    for lines, path, expected in VERDICTS:
+        with subtests.test(lines=lines, path=path, expected=expected):
+            verdict = compile_rules(lines).verdict(path.removesuffix("/"), is_dir=path.endswith("/"))
+            assert verdict is expected
+            assert (
+                rules_of_file("\n".join(lines).encode()).verdict(path.removesuffix("/"), is_dir=path.endswith("/"))
+                is expected
+            )
 
 
 def test_a_file_of_rules_may_have_any_bytes() -> None:
@@ -99,10 +64,10 @@ def test_a_file_of_rules_may_have_any_bytes() -> None:
     assert ignored == ["first", "second", "last"]
 
 
-@pytest.mark.parametrize("line", ["[a", "[[:foo:]]", "a[]", "a\nb", "a\0b", "\ud800", "a\\"])
-def test_an_invalid_given_pattern_is_an_error(line: str) -> None:
-    with pytest.raises(ValueError, match="ignore="):
-        compile_rules(["fine", line])
+def test_an_invalid_given_pattern_is_an_error(subtests: pytest.Subtests) -> None:
+    for line in ["[a", "[[:foo:]]", "a[]", "a\nb", "a\0b", "\ud800", "a\\"]:
+        with subtests.test(line=line), pytest.raises(ValueError, match="ignore="):
+            compile_rules(["fine", line])
 
 
 @keeps("does not backtrack")
@@ -178,15 +143,8 @@ _GLOB = st.sampled_from(
     [
         *("a", "b", "*", "**", "***", "a*", "*b", "**b", "?", "[ab]", "[!a]", "*.py", "x y", "\\a", "#a", "!a", "a.p?"),
         *(
-            "[[:digit:]]",
-            "[[:alpha:]]*",
-            "[^[:upper:]]",
-            "[[:digit:]x]*",
-            "[[:punct:]]",
-            "[[:foo:]]",
-            "[[:",
-            "[[]",
-            "[]]",
+            *("[[:digit:]]", "[[:alpha:]]*", "[^[:upper:]]", "[[:digit:]x]*", "[[:punct:]]", "[[:foo:]]", "[[:"),
+            *("[[]", "[]]"),
         ),
         *("[]a]", "[a\\]]", "[!\\]]", "[\\a]", "[a-]", "[a-z-_]", "[z-a]", "[--a]", "[+-9]", "[a/b]", "[^]]*", "[!-~]"),
         *("[a", "a]", "\\[a\\]", "\\", "a\\", "\\\\a", "a\\ ", "core.[[:digit:]]", "*.py[cod]"),

@@ -4,6 +4,7 @@ The options come from the signature of the protocol, the wrappers from the packa
 """
 
 import inspect
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,31 +23,26 @@ from deepfs.policy import HistoryBackend, HookedBackend, PermissionedBackend
 from deepfs.search import disk as engines
 from deepfs.search.request import GlobRequest, GrepRequest, PathFilter, SearchRequest
 from support.sandboxes import LocalSandbox
-from support.search_options import BACKENDS, CASES, WRAPPERS, Case, filled, options_of, shown
+from support.search_options import BACKENDS, CASES, WRAPPERS, filled, shown
 
 pytestmark = pytest.mark.anyio
 
 REQUESTS: dict[str, type[SearchRequest]] = {"glob": GlobRequest, "grep": GrepRequest}
-IDS = [f"{operation} {option}" for operation, _, option, _ in CASES]
 SERVED = "bubblewrap", "sandbox"
 """Backends that reach their files by commands, or need other programs; they have tests of their own."""
 
 
-@pytest.fixture(params=[pytest.param(case, id=name) for case, name in zip(CASES, IDS, strict=True)])
-def case(request: pytest.FixtureRequest) -> Case:
-    given: Case = request.param
-    return given
-
-
 @pytest.fixture
-async def expected(case: Case) -> tuple[object, ...]:
-    """The result of a memory backend, which the option changes."""
-    operation, pattern, option, value = case
+async def expected() -> list[tuple[object, ...]]:
+    """The results of a memory backend, each of which the option changes."""
+    results = []
     memory = await filled(MemoryBackend())
-    found = shown(await getattr(memory, f"a{operation}")(pattern, **{option: value}))
-    assert found != shown(await getattr(memory, f"a{operation}")(pattern)), f"add a row for {option}"
-    assert found[0]
-    return found
+    for operation, pattern, option, value in CASES:
+        found = shown(await getattr(memory, f"a{operation}")(pattern, **{option: value}))
+        assert found != shown(await getattr(memory, f"a{operation}")(pattern)), f"add a row for {option}"
+        assert found[0]
+        results.append(found)
+    return results
 
 
 # --- completeness of the table ---------------------------------------------------------------------------------------
@@ -84,38 +80,34 @@ def _below(kind: type) -> set[type]:
 
 @pytest.mark.parametrize("name", [name for name in BACKENDS if name not in SERVED])
 async def test_backends_respect_each_option(
-    tmp_path: Path, name: str, case: Case, expected: tuple[object, ...], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, name: str, expected: list[tuple[object, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engines, "FEW", 1)  # Lets ripgrep take part although the tree is small.
     async with BACKENDS[name](tmp_path) as backend:
-        await _check(backend, case, expected)
+        await _check(backend, expected)
 
 
-async def _check(backend: BackendProtocol, case: Case, expected: tuple[object, ...]) -> None:
+async def _check(backend: BackendProtocol, expected: list[tuple[object, ...]]) -> None:
     """Check the async form, the form with a request, and the sync form."""
-    operation, pattern, option, value = case
-    request = REQUESTS[operation](pattern, **{option: value})
-    assert shown(await getattr(backend, f"a{operation}")(pattern, **{option: value})) == expected
-    assert shown(await backend.arun(request)) == expected
-    found = await anyio.to_thread.run_sync(lambda: getattr(backend, operation)(pattern, **{option: value}))
-    assert shown(found) == expected
+    for (operation, pattern, option, value), result in zip(CASES, expected, strict=True):
+        sync = partial(getattr(backend, operation), pattern, **{option: value})
+        found = [
+            shown(await getattr(backend, f"a{operation}")(pattern, **{option: value})),
+            shown(await backend.arun(REQUESTS[operation](pattern, **{option: value}))),
+            shown(await anyio.to_thread.run_sync(sync)),
+        ]
+        assert found == [result] * 3, (operation, option)
 
 
-async def test_sandboxes_respect_each_option(tmp_path: Path, case: Case, expected: tuple[object, ...]) -> None:
-    await _check(await filled(LocalSandbox(tmp_path)), case, expected)
+async def test_sandboxes_respect_each_option(tmp_path: Path, expected: list[tuple[object, ...]]) -> None:
+    await _check(await filled(LocalSandbox(tmp_path)), expected)
 
 
 @pytest.mark.needs("busybox")
 async def test_sandboxes_without_python_respect_each_option(
-    tmp_path: Path, busybox: str, case: Case, expected: tuple[object, ...]
+    tmp_path: Path, busybox: str, expected: list[tuple[object, ...]]
 ) -> None:
-    await _check(await filled(LocalSandbox(tmp_path, busybox)), case, expected)
-
-
-@pytest.mark.needs("BubblewrapSandbox")
-async def test_bubblewrap_respects_each_option(tmp_path: Path, case: Case, expected: tuple[object, ...]) -> None:
-    async with BACKENDS["bubblewrap"](tmp_path) as backend:
-        await _check(backend, case, expected)
+    await _check(await filled(LocalSandbox(tmp_path, busybox)), expected)
 
 
 # --- the agent's tool ------------------------------------------------------------------------------------------------
@@ -124,26 +116,20 @@ OTHERWISE: dict[str, dict[str, Any]] = {"ignore_case": {"pattern": "(?i)alpha", 
 """How a model passes an option for which the tool has no argument."""
 
 
-@pytest.mark.parametrize("option", options_of("grep"))
-async def test_the_grep_tool_has_each_option(option: str) -> None:
-    [(_, pattern, _, value)] = [case for case in CASES if case[0] == "grep" and case[2] == option]
+async def test_the_search_tools_have_each_option() -> None:
     memory = await filled(MemoryBackend())
-    [tool] = [tool for tool in filesystem_tools(memory) if tool.name == "grep"]
-    given = {"pattern": pattern, "output_mode": "content", **OTHERWISE.get(option, {option: value})}
-    rows = matches(await memory.agrep(pattern, **{option: value}), "content")
-    assert set(given) <= set(tool.args)
-    told = str(await anyio.to_thread.run_sync(tool.invoke, given)).splitlines()
-    assert [line for line in told if not line.startswith("[")] == "\n".join(rows).splitlines()
-
-
-@pytest.mark.parametrize("option", options_of("glob"))
-async def test_the_glob_tool_has_each_option(option: str) -> None:
-    [(_, pattern, _, value)] = [case for case in CASES if case[0] == "glob" and case[2] == option]
-    memory = await filled(MemoryBackend())
-    [tool] = [tool for tool in filesystem_tools(memory) if tool.name == "glob"]
-    found = await memory.aglob(pattern, **{option: value})
-    told = str(await anyio.to_thread.run_sync(tool.invoke, {"pattern": pattern, option: value}))
-    assert told.splitlines() == [info.path for info in found.matches or ()]
+    tools = {tool.name: tool for tool in filesystem_tools(memory)}
+    for operation, pattern, option, value in CASES:
+        found = await getattr(memory, f"a{operation}")(pattern, **{option: value})
+        if operation == "grep":
+            content = {"pattern": pattern, "output_mode": "content"}
+            given = {**content, **OTHERWISE.get(option, {option: value})}
+            rows = "\n".join(matches(found, "content")).splitlines()
+        else:
+            given, rows = {"pattern": pattern, option: value}, [info.path for info in found.matches or ()]
+        assert set(given) <= set(tools[operation].args)
+        told = str(await anyio.to_thread.run_sync(tools[operation].invoke, given)).splitlines()
+        assert [line for line in told if not line.startswith("[")] == rows, option
 
 
 # --- path filters ----------------------------------------------------------------------------------------------------
@@ -168,25 +154,20 @@ def secret(path: str, *, is_dir: bool) -> bool:
     return path == "/m/secret" or path.startswith("/m/secret/")
 
 
-@pytest.fixture(params=[*([kind] for kind in WRAPPERS), [PermissionedBackend, HistoryBackend, HookedBackend]], ids=str)
-async def layers(request: pytest.FixtureRequest) -> tuple[BackendProtocol, Asked]:
-    asked = Asked()
-    backend: BackendProtocol = CompositeBackend(MemoryBackend(), {"/m": asked})
-    for kind in request.param:
-        backend = WRAPPERS[kind](backend)
-    return backend, asked
-
-
-async def test_the_path_filter_reaches_the_storage(layers: tuple[BackendProtocol, Asked]) -> None:
-    backend, asked = layers
-    await backend.arun(GlobRequest("*", hidden=secret))
-    await backend.arun(GrepRequest("x", hidden=secret))
-    assert len(asked.hidden) == 2
-    for hidden in asked.hidden:
-        assert hidden is not None
-        assert hidden("/secret", is_dir=True)
-        assert hidden("/secret/a", is_dir=False)
-        assert not hidden("/open", is_dir=True)
+async def test_the_path_filter_reaches_the_storage_through_every_wrapper() -> None:
+    for kinds in [*([kind] for kind in WRAPPERS), [PermissionedBackend, HistoryBackend, HookedBackend]]:
+        asked = Asked()
+        backend: BackendProtocol = CompositeBackend(MemoryBackend(), {"/m": asked})
+        for kind in kinds:
+            backend = WRAPPERS[kind](backend)
+        await backend.arun(GlobRequest("*", hidden=secret))
+        await backend.arun(GrepRequest("x", hidden=secret))
+        assert len(asked.hidden) == 2, kinds
+        for hidden in asked.hidden:
+            assert hidden is not None, kinds
+            assert hidden("/secret", is_dir=True)
+            assert hidden("/secret/a", is_dir=False)
+            assert not hidden("/open", is_dir=True)
 
 
 async def test_a_wrapper_that_changes_the_path_drops_the_path_filter() -> None:

@@ -13,22 +13,7 @@ from deepfs.threads.deadline import Deadline
 from support.deadlines import ScriptedDeadline
 
 PATTERNS = [
-    "a",
-    "b+",
-    "^",
-    "$",
-    "^$",
-    "^a",
-    "b$",
-    r"\ba",
-    r"b\b",
-    r"\B",
-    "a.b",
-    "(a|b)*b",
-    "a{2}",
-    "[^a]",
-    "",
-    r"\s",
+    *("a", "b+", "^", "$", "^$", "^a", "b$", r"\ba", r"b\b", r"\B", "a.b", "(a|b)*b", "a{2}", "[^a]", "", r"\s"),
     "a*$",
 ]
 CONTENTS = st.lists(st.sampled_from(["a", "b", "ab", " ", "\n", "\n\n", "aab\n"]), max_size=40).map("".join)

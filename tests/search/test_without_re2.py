@@ -86,8 +86,8 @@ def test_letters_of_either_case_are_those_of_re2(text: str, content: str) -> Non
         assert (found and found.start()) == (expected and expected.start())
 
 
-@pytest.mark.parametrize("letter", "aksKSßµσåΩж")
-def test_all_letters_that_a_letter_stands_for(letter: str) -> None:
-    letters = "".join(map(chr, [*range(0x20, 0xD800), *range(0xE000, 0x1F000)]))
-    expected = {match.group() for match in _in_re2(letter).finditer(letters)}
-    assert {match.group() for match in re.finditer(query._in_any_case(letter), letters)} == expected
+def test_all_letters_that_a_letter_stands_for() -> None:
+    for letter in "aksKSßµσåΩж":
+        letters = "".join(map(chr, [*range(0x20, 0xD800), *range(0xE000, 0x1F000)]))
+        expected = {match.group() for match in _in_re2(letter).finditer(letters)}
+        assert {match.group() for match in re.finditer(query._in_any_case(letter), letters)} == expected

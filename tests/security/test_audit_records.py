@@ -13,15 +13,7 @@ from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import BackendError
 from deepfs.operations import Operation
-from deepfs.policy import (
-    AuditedBackend,
-    AuditRecord,
-    HistoryBackend,
-    HookedBackend,
-    PermissionedBackend,
-    QuotaBackend,
-    ReadOnlyBackend,
-)
+from deepfs.policy import AuditedBackend, AuditRecord, HistoryBackend, HookedBackend, PermissionedBackend, QuotaBackend
 from deepfs.testing import FaultyBackend
 
 pytestmark = pytest.mark.anyio
@@ -39,32 +31,32 @@ class Log(list[dict[str, Any]]):
         self.append(msgspec.json.decode(line))
 
 
-@pytest.mark.parametrize("text", HOSTILE, ids=lambda text: ascii(text[:8]))
-async def test_every_operation_has_a_record_whatever_the_text(text: str, tmp_path: Path) -> None:
-    text = text if len(text) < 1_000 else "x" * 5_000_000
-    log = Log()
-    backend = AuditedBackend(LocalShellBackend(tmp_path), log)
-    await backend.als(text)
-    await backend.aread(text)
-    await backend.aread_raw(text)
-    await backend.awrite("/a", text)
-    await backend.awrite(text, "x", overwrite=True)
-    await backend.awrite("/a", "x", if_match=text)
-    await backend.aedit("/a", text, "x")
-    await backend.aedit("/a", "x", text)
-    await backend.aglob(text)
-    await backend.agrep(text, text, text)
-    await backend.adelete("/b", if_match=text)
-    await backend.amove(text, text)
-    await backend.acopy("/b", text)
-    await backend.aupload_files([(text, b"x"), ("/b", b"x")])
-    await backend.adownload_files([text])
-    with_error = [name for name, call in (("execute", backend.aexecute),) if not await runs(call, f"true {text}")]
-    assert [entry["operation"] for entry in log] == [
-        *("ls", "read", "read_raw", "write", "write", "write", "edit", "edit", "glob", "grep", "delete", "move"),
-        *("copy", "upload_files", "download_files", "execute"),
-    ]
-    assert all(log[-1]["error"] for _ in with_error)
+async def test_every_operation_has_a_record_whatever_the_text(tmp_path: Path) -> None:
+    for text in HOSTILE:
+        text = text if len(text) < 1_000 else "x" * 5_000_000
+        log = Log()
+        backend = AuditedBackend(LocalShellBackend(tmp_path), log)
+        await backend.als(text)
+        await backend.aread(text)
+        await backend.aread_raw(text)
+        await backend.awrite("/a", text)
+        await backend.awrite(text, "x", overwrite=True)
+        await backend.awrite("/a", "x", if_match=text)
+        await backend.aedit("/a", text, "x")
+        await backend.aedit("/a", "x", text)
+        await backend.aglob(text)
+        await backend.agrep(text, text, text)
+        await backend.adelete("/b", if_match=text)
+        await backend.amove(text, text)
+        await backend.acopy("/b", text)
+        await backend.aupload_files([(text, b"x"), ("/b", b"x")])
+        await backend.adownload_files([text])
+        with_error = [name for name, call in (("execute", backend.aexecute),) if not await runs(call, f"true {text}")]
+        assert [entry["operation"] for entry in log] == [
+            *("ls", "read", "read_raw", "write", "write", "write", "edit", "edit", "glob", "grep", "delete", "move"),
+            *("copy", "upload_files", "download_files", "execute"),
+        ]
+        assert all(log[-1]["error"] for _ in with_error)
 
 
 async def runs(call: Callable[[str], Any], command: str) -> bool:
@@ -73,15 +65,6 @@ async def runs(call: Callable[[str], Any], command: str) -> bool:
     except (ValueError, UnicodeError):
         return False
     return True
-
-
-@pytest.mark.parametrize("number", [0, 2**63, 2**64, -(2**70), 10**5000], ids=lambda number: f"{number.bit_length()}")
-async def test_every_operation_has_a_record_whatever_the_number(number: int) -> None:
-    log = Log()
-    backend = AuditedBackend(MemoryBackend(), log)
-    await backend.aread("/a", number, number)
-    await backend.agrep("x", max_count=number)
-    assert len(log) == 2
 
 
 async def test_a_record_tells_what_was_cut_of_it() -> None:
@@ -105,31 +88,26 @@ async def test_what_a_backend_returns_wrongly_has_a_record() -> None:
     assert [entry["ok"] for entry in log] == [False, True]
 
 
-LAYERS: dict[str, Callable[[Any], Any]] = {
-    "itself": lambda inner: inner,
-    "audit": lambda inner: AuditedBackend(inner, Log()),
-    "quota": lambda inner: QuotaBackend(inner, max_bytes=1_000),
-    "history": HistoryBackend,
-    "hooks": HookedBackend,
-    "rules": lambda inner: PermissionedBackend(inner, []),
-    "read-only": ReadOnlyBackend,
-}
+LAYERS: list[Callable[[Any], Any]] = [
+    lambda inner: inner,
+    lambda inner: AuditedBackend(inner, Log()),
+    lambda inner: QuotaBackend(inner, max_bytes=1_000),
+    HistoryBackend,
+    HookedBackend,
+    lambda inner: PermissionedBackend(inner, []),
+]
 
 
 @pytest.mark.parametrize("inner", [lambda _: MemoryBackend(), FilesystemBackend])
-@pytest.mark.parametrize("layer", LAYERS)
-@pytest.mark.parametrize("chunk", [3, None, "text", [b"x"]], ids=repr)
-async def test_a_chunk_of_the_wrong_type_is_named_by_every_layer(
-    layer: str, chunk: Any, inner: Callable[[Path], Any], tmp_path: Path
-) -> None:
-    async def chunks() -> AsyncIterator[Any]:
-        yield b"x"
-        yield chunk
+async def test_a_chunk_of_the_wrong_type_is_named_by_every_layer(inner: Callable[[Path], Any], tmp_path: Path) -> None:
+    for layer in LAYERS:
+        for chunk in (3, None, "text", [b"x"]):
 
-    backend = LAYERS[layer](inner(tmp_path))
-    if layer == "read-only":
-        assert (await backend.aupload_stream("/a", chunks())).error == "permission_denied"
-        return
-    with pytest.raises(TypeError, match=f"each chunk must be bytes, not {type(chunk).__name__}"):
-        await backend.aupload_stream("/a", chunks())
-    assert (await backend.aglob("**")).matches == []
+            async def chunks(chunk: Any = chunk) -> AsyncIterator[Any]:
+                yield b"x"
+                yield chunk
+
+            backend = layer(inner(tmp_path))
+            with pytest.raises(TypeError, match=f"each chunk must be bytes, not {type(chunk).__name__}"):
+                await backend.aupload_stream("/a", chunks())
+            assert (await backend.aglob("**")).matches == []

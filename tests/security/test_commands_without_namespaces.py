@@ -10,9 +10,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from shlex import quote
 from tempfile import TemporaryDirectory
@@ -21,14 +20,14 @@ from typing import Any, Final
 import anyio.to_thread
 import pytest
 
-from deepfs.errors import InvalidContentError, NotSupportedError
+from deepfs.errors import NotSupportedError
 from deepfs.sandboxes import landlock
 from deepfs.sandboxes.bubblewrap import bubblewrap_program
 from deepfs.sandboxes.landlock import LandlockSandbox
 from support.accounts import ACCOUNTS, ordinary_interpreter, output_as
 from support.processes import gone, pause
 from support.promises import keeps
-from support.system_calls import CALLED, EVERY_CALL, NUMBERS, attempts, wrongly_allowed
+from support.system_calls import CALLED, EVERY_CALL, NUMBERS, wrongly_allowed
 
 __all__ = ["pause"]
 
@@ -71,12 +70,6 @@ def run(*commands: str, **options: Any) -> list[Outcome]:
     return [(code, output) for code, output in json.loads(printed)]
 
 
-@cache
-def run_once(*commands: str) -> Mapping[str, Outcome]:
-    """The outcomes of commands, by command."""
-    return dict(zip(commands, run(*commands), strict=True))
-
-
 def in_python(source: str) -> str:
     return f"python3 - <<'END'\n{source}\nEND"
 
@@ -100,79 +93,44 @@ def outside() -> Iterator[Path]:
 
 
 READ = (
-    "cat /etc/passwd",
-    "ls /",
-    "ls /tmp",
-    "ls /home",
-    "ls /run",
-    "ls /sys",
-    "ls /proc",
-    "ls /dev",
-    "ls {outside}",
-    "cat {outside}/file",
-    "cp {outside}/file copy",
-    "ln -s {outside}/file link && cat link",
-    "ln {outside}/file hard && cat hard",
-    "mv {outside}/file moved && cat moved",
-    "cd {outside} && ls",
-    "cd {outside} && cat file",
-    "cat /proc/self/root{outside}/file",
-    'python3 -c \'import os; print(os.getxattr("{outside}/file", "user.secret"))\'',
-    "cat /proc/{pid}/environ",
-    "cat /proc/{pid}/cmdline",
-    "ls /proc/{pid}/fd",
-    "readlink /proc/{pid}/cwd",
-    "cat /proc/{pid}/root{outside}/file",
-    "cat /proc/self/environ",
-    "cat /proc/$PPID/environ",
-    "cat /proc/kcore",
-    "cat /dev/mem",
-    "echo x > /dev/tty",
+    *("cat /etc/passwd", "ls /", "ls /tmp", "ls /home", "ls /run", "ls /sys", "ls /proc", "ls /dev", "ls {outside}"),
+    *("cat {outside}/file", "cp {outside}/file copy", "ln -s {outside}/file link && cat link"),
+    *("ln {outside}/file hard && cat hard", "mv {outside}/file moved && cat moved", "cd {outside} && ls"),
+    *("cd {outside} && cat file", "cat /proc/self/root{outside}/file"),
+    *('python3 -c \'import os; print(os.getxattr("{outside}/file", "user.secret"))\'', "cat /proc/{pid}/environ"),
+    *("cat /proc/{pid}/cmdline", "ls /proc/{pid}/fd", "readlink /proc/{pid}/cwd"),
+    *("cat /proc/{pid}/root{outside}/file", "cat /proc/self/environ", "cat /proc/$PPID/environ", "cat /proc/kcore"),
+    *("cat /dev/mem", "echo x > /dev/tty"),
 )
 
 
 @keeps("Commands open the workspace")
-@pytest.mark.parametrize("command", READ)
-def test_files_of_the_machine_cannot_be_read(outside: Path, command: str) -> None:
-    code, output = run_once(*(each.replace("{outside}", str(outside)) for each in READ))[
-        command.replace("{outside}", str(outside))
-    ]
-    assert code not in (0, None), output
-    assert "secret" not in output
+def test_files_of_the_machine_cannot_be_read(outside: Path, subtests: pytest.Subtests) -> None:
+    commands = [command.replace("{outside}", str(outside)) for command in READ]
+    for command, (code, output) in zip(commands, run(*commands), strict=True):
+        with subtests.test(command=command):
+            assert code not in (0, None), output
+            assert "secret" not in output
 
 
 CHANGED = (
-    "echo x > {outside}/file",
-    "echo x >> {outside}/file",
-    "echo x > {outside}/new",
-    "mkdir {outside}/new",
-    "mkfifo {outside}/new",
-    "ln -s x {outside}/new",
-    "touch {outside}/new",
-    "rm {outside}/file",
-    "mv {outside}/file {outside}/new",
-    "echo x > mine && mv mine {outside}/new",
-    "echo x > mine && ln mine {outside}/new",
-    "truncate -s 0 {outside}/file",
-    "python3 -c 'import os; os.truncate(\"{outside}/file\", 0)'",
-    "cd {outside} && echo x > new",
-    "chgrp nogroup {outside}/file",
-    'python3 -c \'import os; os.setxattr("{outside}/file", "user.x", b"1")\'',
-    "echo x > /dev/shm/new",
-    "echo x > /tmp/new-of-test",
-    "cat /proc/sys/kernel/hostname > /proc/sys/kernel/hostname",
-    "mknod pipe c 1 3",
-    "unshare -U true",
+    *("echo x > {outside}/file", "echo x >> {outside}/file", "echo x > {outside}/new", "mkdir {outside}/new"),
+    *("mkfifo {outside}/new", "ln -s x {outside}/new", "touch {outside}/new", "rm {outside}/file"),
+    *("mv {outside}/file {outside}/new", "echo x > mine && mv mine {outside}/new"),
+    *("echo x > mine && ln mine {outside}/new", "truncate -s 0 {outside}/file"),
+    *("python3 -c 'import os; os.truncate(\"{outside}/file\", 0)'", "cd {outside} && echo x > new"),
+    *("chgrp nogroup {outside}/file", 'python3 -c \'import os; os.setxattr("{outside}/file", "user.x", b"1")\''),
+    *("echo x > /dev/shm/new", "echo x > /tmp/new-of-test"),
+    *("cat /proc/sys/kernel/hostname > /proc/sys/kernel/hostname", "mknod pipe c 1 3", "unshare -U true"),
     "unshare -r chroot / true",
 )
 
 
-@pytest.mark.parametrize("command", CHANGED)
-def test_files_of_the_machine_cannot_be_changed(outside: Path, command: str) -> None:
-    code, output = run_once(*(each.replace("{outside}", str(outside)) for each in CHANGED))[
-        command.replace("{outside}", str(outside))
-    ]
-    assert code not in (0, None), output
+def test_files_of_the_machine_cannot_be_changed(outside: Path, subtests: pytest.Subtests) -> None:
+    commands = [command.replace("{outside}", str(outside)) for command in CHANGED]
+    for command, (code, output) in zip(commands, run(*commands), strict=True):
+        with subtests.test(command=command):
+            assert code not in (0, None), output
     assert [path.name for path in outside.iterdir()] == ["file"]
     assert (outside / "file").read_text() == "the secret of the host"
 
@@ -195,15 +153,8 @@ USUAL = {
 }
 
 
-@pytest.mark.parametrize("command", USUAL)
-def test_usual_commands_work(command: str) -> None:
-    assert run_once(*USUAL)[command] == (0, USUAL[command])
-
-
-async def test_what_is_no_command_is_an_error(tmp_path: Path) -> None:
-    for text in ("echo \0", "echo \ud800"):
-        with pytest.raises(InvalidContentError, match="The command"):
-            await LandlockSandbox(tmp_path).aexecute(text)
+def test_usual_commands_work() -> None:
+    assert dict(zip(USUAL, run(*USUAL), strict=True)) == {command: (0, shown) for command, shown in USUAL.items()}
 
 
 def test_nothing_is_left_of_a_command() -> None:
@@ -294,46 +245,6 @@ def test_many_processes_change_modes_at_once() -> None:
 
 # --- system calls ---
 
-REFUSED = (
-    ("chmod", "b'f', 0o4755", errno.EPERM),
-    ("keyctl", "0, -3, 1", errno.EPERM),
-    ("io_uring_setup", "1, b' ' * 120", errno.EPERM),
-    ("unshare", "0x10000000", errno.EPERM),
-    ("clone3", "b' ' * 88, 88", errno.ENOSYS),
-    ("ptrace", "16, {pid}, 0, 0", errno.EPERM),
-    ("process_vm_readv", "{pid}, 0, 0, 0, 0, 0", errno.EPERM),
-    ("prlimit64", "{pid}, 7, 0, 0", errno.EPERM),
-    ("setpriority", "0, {pid}, 19", errno.EPERM),
-    ("setpriority", "2, 0, 19", errno.EPERM),
-    ("sched_setaffinity", "{pid}, 8, b'\\1' + b'\\0' * 7", errno.EPERM),
-    ("ioprio_set", "1, {pid}, 0x6000", errno.EPERM),
-    ("shmget", "1, 4096, 0o1666", errno.EPERM),
-    ("semget", "1, 1, 0o1666", errno.EPERM),
-    ("msgget", "1, 0o1666", errno.EPERM),
-    ("mq_open", "b'deepfs-test', 0o102, 0o600, 0", errno.EPERM),
-    ("inotify_init1", "0", errno.EPERM),
-    ("setxattr", "b'f', b'user.x', b'1', 1, 0", errno.EOPNOTSUPP),
-    ("getxattr", "b'/etc/passwd', b'user.x', 0, 0", errno.EOPNOTSUPP),
-    ("llistxattr", "b'/etc/passwd', 0, 0", errno.EOPNOTSUPP),
-    ("fchownat", "-100, b'f', -1, -1, 0", errno.EPERM),
-    ("fchown", "file, -1, -1", errno.EPERM),
-    ("fsetxattr", "file, b'user.x', b'1', 1, 0", errno.EOPNOTSUPP),
-    ("fremovexattr", "file, b'user.x'", errno.EOPNOTSUPP),
-    ("ioctl", "file, 0x40086602, b'\\0' * 8", errno.EPERM),
-    ("file_getattr", "-100, b'/etc/passwd', b' ' * 24, 24, 0", errno.ENOSYS),
-    ("listmount", "b' ' * 32, b' ' * 64, 8, 0", errno.ENOSYS),
-    ("statmount", "b' ' * 32, b' ' * 512, 512, 0", errno.ENOSYS),
-    *(("socket", f"{family}, 1, 0", errno.EAFNOSUPPORT) for family in (1, 2, 10, 16, 38, 40)),
-    ("socketpair", "1, 2, 0, b' ' * 8", errno.EAFNOSUPPORT),
-)
-
-
-def test_refused_calls_fail() -> None:
-    here = [call for call in REFUSED if call[0] in NUMBERS]
-    [(_, output)] = run(in_python(attempts([(name, arguments) for name, arguments, _ in here])))
-    found = json.loads(output)
-    assert [(name, arguments, got) for (name, arguments, _), got in zip(here, found, strict=True)] == here
-
 
 @pytest.mark.parametrize("network", [False, True])
 def test_every_call_that_the_filter_refuses_fails(network: bool) -> None:
@@ -374,13 +285,6 @@ def test_debuggers_may_trace_if_that_is_asked_for() -> None:
     source = in_python(f"{CALLED}\nprint({other}, {own})")
     assert run(source, debugging=True) == [(0, f"{errno.EPERM} 0\n")]
     assert run(source) == [(0, f"{errno.EPERM} {errno.EPERM}\n")]
-
-
-def test_a_command_that_lets_the_first_process_trace_it_gains_nothing() -> None:
-    stop = "import ctypes, os; print(ctypes.CDLL(None).ptrace(0, 0, 0, 0), flush=True); os.kill(os.getpid(), 19)"
-    [(code, output)] = run(f'exec python3 -c "{stop}"', debugging=True, timeout=2)
-    assert code is None
-    assert output.splitlines() == ["0", "[The command was stopped: its time of 2 s was up]"]
 
 
 def test_a_command_line_shows_no_variables() -> None:
@@ -445,12 +349,6 @@ def test_there_is_no_network_unless_it_is_asked_for_and_no_service_of_the_machin
 def test_the_end_of_a_command_ends_all_that_it_started(pause: str) -> None:
     command = f"setsid sleep {pause} > /dev/null 2>&1 & (trap '' TERM HUP; sleep {pause}) & echo done"
     assert run(command) == [(0, "done\n")]
-    assert anyio.run(gone, pause)
-
-
-def test_the_timeout_ends_all_that_it_started(pause: str) -> None:
-    [(code, output)] = run(f"echo begun; setsid setsid sleep {pause} & sleep {pause}", timeout=1)
-    assert (code, output.splitlines()[0]) == (None, "begun")
     assert anyio.run(gone, pause)
 
 
@@ -556,22 +454,6 @@ def test_the_disk_cannot_be_filled() -> None:
         assert f"files take more than {size * _MEGABYTE:,} bytes" in output
 
 
-def test_files_without_a_name_count() -> None:
-    source = (
-        "import os; f = open('f', 'wb'); os.unlink('f'); f.write(bytes(6 << 20)); f.flush(); import time; time.sleep(9)"
-    )
-    [(code, output)] = run(f'python3 -c "{source}"', limits={"workspace": 4 * _MEGABYTE}, timeout=8)
-    assert code is None
-    assert "files take more than" in output
-
-
-def test_a_command_cannot_hide_what_it_has_open() -> None:
-    programs = 'cp "$(command -v sleep)" .; chmod 111 sleep; exec 7> f; rm f'
-    [(code, output)] = run(f"{programs}; head -c 6000000 /dev/zero >&7; exec ./sleep 50", timeout=20)
-    assert code is None
-    assert "hides which files it has open" in output
-
-
 # --- where it works, and where not ---
 
 _BOTH: Final = """
@@ -606,23 +488,12 @@ async def test_it_refuses_to_run_commands_of_root(tmp_path: Path, monkeypatch: p
 def test_it_refuses_an_interpreter_that_commands_could_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(landlock.os, "geteuid", lambda: 1000)
     (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "python3").symlink_to(sys.executable)
-    monkeypatch.setattr(sys, "_base_executable", str(tmp_path / "bin" / "python3"))
-    for workspace in (tmp_path, tmp_path / "bin"):
+    (tmp_path / "bin" / "link").symlink_to(sys.executable)
+    (tmp_path / "python3").symlink_to("bin/link")
+    for interpreter, workspace in (("bin/link", ""), ("bin/link", "bin"), ("python3", "bin")):
+        monkeypatch.setattr(sys, "_base_executable", str(tmp_path / interpreter))
         with pytest.raises(NotSupportedError, match="lies in the workspace"):
-            LandlockSandbox(workspace).execute("true")
-
-
-def test_it_refuses_an_interpreter_to_which_a_link_in_the_workspace_leads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(landlock.os, "geteuid", lambda: 1000)
-    (tmp_path / "workspace").mkdir()
-    (tmp_path / "workspace" / "link").symlink_to(sys.executable)
-    (tmp_path / "python3").symlink_to("workspace/link")
-    monkeypatch.setattr(sys, "_base_executable", str(tmp_path / "python3"))
-    with pytest.raises(NotSupportedError, match="lies in the workspace"):
-        LandlockSandbox(tmp_path / "workspace").execute("true")
+            LandlockSandbox(tmp_path / workspace).execute("true")
 
 
 @keeps("It refuses to run commands of root, on kernels before Linux 6.12")

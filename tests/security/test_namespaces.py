@@ -33,25 +33,26 @@ def read_as(assistant: object, store: InMemoryStore, *, writes: bool = False) ->
     return seen[-1]
 
 
-@pytest.mark.parametrize("assistant", REFUSED, ids=ascii)
-def test_no_assistant_id_reads_the_files_of_another(assistant: object) -> None:
-    store = InMemoryStore()
-    for other in ("a.b", "a", "b"):
-        assert read_as(other, store, writes=True).ok
-    before = set(store.list_namespaces())
-    read = read_as(assistant, store, writes=True)
-    if not assistant:  # As without one: the files that all share.
-        assert read.ok
-        assert set(store.list_namespaces()) == before | {("filesystem",)}
-        return
-    assert read.code == "backend_error"
-    assert "assistant_id" in (read.error or "")
-    assert set(store.list_namespaces()) == before
+def test_no_assistant_id_reads_the_files_of_another(subtests: pytest.Subtests) -> None:
+    for assistant in REFUSED:
+        with subtests.test(assistant=assistant):
+            store = InMemoryStore()
+            for other in ("a.b", "a", "b"):
+                assert read_as(other, store, writes=True).ok
+            before = set(store.list_namespaces())
+            read = read_as(assistant, store, writes=True)
+            if not assistant:  # As without one: the files that all share.
+                assert read.ok
+                assert set(store.list_namespaces()) == before | {("filesystem",)}
+                return
+            assert read.code == "backend_error"
+            assert "assistant_id" in (read.error or "")
+            assert set(store.list_namespaces()) == before
 
 
-@pytest.mark.parametrize("assistant", ["helper", "a.b", "0f8b-", "langgraph", "filesystem", "x" * 300])
-def test_an_assistant_id_of_plain_characters_has_files_of_its_own_or_an_error(assistant: str) -> None:
-    store = InMemoryStore()
-    read_as("other", store, writes=True)
-    assert read_as(assistant, store).code in ("file_not_found", "backend_error")
-    assert read_as(assistant, store, writes=True).code in (None, "file_not_found", "backend_error")
+def test_an_assistant_id_of_plain_characters_has_files_of_its_own_or_an_error() -> None:
+    for assistant in ["helper", "a.b", "0f8b-", "langgraph", "filesystem", "x" * 300]:
+        store = InMemoryStore()
+        read_as("other", store, writes=True)
+        assert read_as(assistant, store).code in ("file_not_found", "backend_error")
+        assert read_as(assistant, store, writes=True).code in (None, "file_not_found", "backend_error")

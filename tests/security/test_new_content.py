@@ -37,16 +37,18 @@ def make(root: Path) -> None:
     (root / "file").chmod(0o6755)
 
 
-@pytest.mark.parametrize("name", CALLS)
-async def test_a_replaced_file_has_no_set_id_bits_and_no_foreign_owner(tmp_path: Path, name: str) -> None:
-    await in_thread(make, tmp_path)
-    await CALLS[name](FilesystemBackend(tmp_path))
-    file = tmp_path / "file"
-    status = await in_thread(file.stat)
-    assert await in_thread(file.read_text) == "new"
-    assert stat.S_IMODE(status.st_mode) == 0o755
-    assert status.st_uid == os.geteuid()
-    assert status.st_gid == (_SOMEBODY if os.geteuid() == 0 else os.getegid())
+async def test_a_replaced_file_has_no_set_id_bits_and_no_foreign_owner(tmp_path: Path) -> None:
+    for number, name in enumerate(CALLS):
+        root = tmp_path / str(number)
+        await in_thread(root.mkdir)
+        await in_thread(make, root)
+        await CALLS[name](FilesystemBackend(root))
+        file = root / "file"
+        status = await in_thread(file.stat)
+        assert await in_thread(file.read_text) == "new", name
+        assert stat.S_IMODE(status.st_mode) == 0o755, name
+        assert status.st_uid == os.geteuid(), name
+        assert status.st_gid == (_SOMEBODY if os.geteuid() == 0 else os.getegid()), name
 
 
 @pytest.mark.parametrize(("before", "after"), [(0o660, 0o600), (0o764, 0o744), (0o2775, 0o755), (0o666, 0o666)])

@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from deepfs.backends.composite import CompositeBackend
 from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import TooLargeError
 from deepfs.middleware.tools import filesystem_tools
 from deepfs.search import disk, request
@@ -69,16 +67,16 @@ def test_the_limit_of_an_edit_is_exact() -> None:
         assert refused.value.size == size
 
 
-@pytest.mark.parametrize("content", ["abcabc", "abc\r\nabc\n"])
-def test_a_file_over_the_limit_may_be_made_smaller(content: str) -> None:
-    assert "abc" not in replace("/a", content, "abc", "x", replace_all=True, limit=3).content
-    assert "abc" not in replace("/a", content, "abc", "xyz", replace_all=True, limit=3).content
+def test_a_file_over_the_limit_may_be_made_smaller() -> None:
+    for content in ["abcabc", "abc\r\nabc\n"]:
+        assert "abc" not in replace("/a", content, "abc", "x", replace_all=True, limit=3).content
+        assert "abc" not in replace("/a", content, "abc", "xyz", replace_all=True, limit=3).content
 
 
 def test_an_edit_in_a_file_with_both_line_ends_takes_memory_in_proportion_to_the_file() -> None:
-    content = "a" * MEGABYTE + "\r\n\n"
+    content = "a" * 200_000 + "\r\n\n"
     done = replace("/a", content, "a", "b\n", replace_all=True)
-    assert (done.occurrences, len(done.spans)) == (MEGABYTE, 1)
+    assert (done.occurrences, len(done.spans)) == (200_000, 1)
     assert peak(lambda: replace("/a", content, "a", "b\n", replace_all=True)) < 25 * len(content)
 
 
@@ -132,8 +130,6 @@ def test_bytes_count_in_a_window_not_characters() -> None:
 BACKENDS: dict[str, Callable[[Path], BackendProtocol]] = {
     "memory": lambda _: MemoryBackend(),
     "disk": FilesystemBackend,
-    "wrapped": lambda root: WrapperBackend(FilesystemBackend(root)),
-    "mounted": lambda root: CompositeBackend(MemoryBackend(), {"/d/": FilesystemBackend(root)}),
 }
 
 
@@ -167,18 +163,6 @@ def test_no_grep_returns_more_text_than_its_limit(
     found = backend.grep("x", "/d", regex=regex, context_lines=context)
     assert not found.truncated
     assert len(found.matches or ()) == 5
-
-
-def test_a_grep_of_long_lines_is_bounded_by_the_true_limit() -> None:
-    backend = MemoryBackend()
-    line = "x" * 4_999 + "\n"
-    backend.upload_files([(f"/{number}", (line * 2_000).encode()) for number in range(5)])
-    found = backend.grep("x")
-    assert found.truncated
-    assert 31 * MEGABYTE < characters(found) <= 32 * MEGABYTE
-    found = backend.grep("x", context_lines=20)
-    assert found.truncated
-    assert 31 * MEGABYTE < characters(found) <= 32 * MEGABYTE
 
 
 def test_no_glob_returns_longer_paths_than_its_limit(backend: BackendProtocol, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,10 +13,7 @@ ALLOW, KILL, FAIL = 0x7FFF0000, 0x80000000, 0x00050000
 NOT_PERMITTED, MISSING = FAIL | errno.EPERM, FAIL | errno.ENOSYS
 
 CASES = [
-    pytest.param(machine, name, id=f"{name}-{machine}")
-    for machine, architecture in ARCHITECTURES.items()
-    for name in RULES
-    if name in architecture.numbers
+    (machine, name) for machine, architecture in ARCHITECTURES.items() for name in RULES if name in architecture.numbers
 ]
 machines = pytest.mark.parametrize("machine", ARCHITECTURES)
 
@@ -63,17 +60,18 @@ def failing(rule: Rule) -> list[list[int]]:
     return found
 
 
-@pytest.mark.parametrize(("machine", "name"), CASES)
-def test_each_rule_refuses_its_calls_and_no_others(machine: str, name: str) -> None:
-    rule = RULES[name]
-    hold, fail = (ALLOW, FAIL | rule.error) if rule.only else (FAIL | rule.error, ALLOW)
-    assert outcome(machine, name, *matching(rule)) == hold
-    for arguments in failing(rule):
-        assert outcome(machine, name, *arguments) == fail
+def test_each_rule_refuses_its_calls_and_no_others(subtests: pytest.Subtests) -> None:
+    for machine, name in CASES:
+        with subtests.test(machine=machine, name=name):
+            rule = RULES[name]
+            hold, fail = (ALLOW, FAIL | rule.error) if rule.only else (FAIL | rule.error, ALLOW)
+            assert outcome(machine, name, *matching(rule)) == hold
+            for arguments in failing(rule):
+                assert outcome(machine, name, *arguments) == fail
 
 
 FURTHER = [
-    pytest.param(machine, name, network, id=f"{name}-{machine}{'-network' * network}")
+    (machine, name, network)
     for machine, architecture in ARCHITECTURES.items()
     for network, rules in ((False, SHARED), (True, SHARED_NETWORK))
     for name in rules
@@ -81,20 +79,14 @@ FURTHER = [
 ]
 
 
-@pytest.mark.parametrize(("machine", "name", "network"), FURTHER)
-def test_commands_that_share_namespaces_are_refused_more(machine: str, name: str, network: bool) -> None:
-    rule = (SHARED_NETWORK if network else SHARED)[name]
-    hold, fail = (ALLOW, FAIL | rule.error) if rule.only else (FAIL | rule.error, ALLOW)
-    assert outcome(machine, name, *matching(rule), shared=True, network=network) == hold
-    for arguments in failing(rule):
-        assert outcome(machine, name, *arguments, shared=True, network=network) == fail
-
-
-@machines
-def test_the_other_rules_hold_for_them_too(machine: str) -> None:
-    for name in (RULES.keys() - SHARED.keys()) & ARCHITECTURES[machine].numbers.keys():
-        expected = ALLOW if RULES[name].only else FAIL | RULES[name].error
-        assert outcome(machine, name, *matching(RULES[name]), shared=True) == expected
+def test_commands_that_share_namespaces_are_refused_more(subtests: pytest.Subtests) -> None:
+    for machine, name, network in FURTHER:
+        with subtests.test(machine=machine, name=name, network=network):
+            rule = (SHARED_NETWORK if network else SHARED)[name]
+            hold, fail = (ALLOW, FAIL | rule.error) if rule.only else (FAIL | rule.error, ALLOW)
+            assert outcome(machine, name, *matching(rule), shared=True, network=network) == hold
+            for arguments in failing(rule):
+                assert outcome(machine, name, *arguments, shared=True, network=network) == fail
 
 
 @machines

@@ -11,6 +11,7 @@ import pytest
 
 from support.counts import few_or_many, telling
 from support.processes import Process, started
+from support.promises import keeps
 
 PROCESSES = 4
 
@@ -78,6 +79,7 @@ def found_in(root: Path) -> list[int]:
     return sorted(int(line[1:-1]) for line in (root / "log.txt").read_text().split() if line.startswith("("))
 
 
+@keeps("Edits hold across processes that use deepfs.")
 @pytest.mark.parametrize("rounds", few_or_many(1, 20))
 @pytest.mark.parametrize("mode", ["disjoint", "one place", "taken"])
 def test_200_edits_by_4_processes_of_50_tasks(

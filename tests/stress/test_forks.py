@@ -20,17 +20,15 @@ kind, root, forks = sys.argv[1], sys.argv[2], int(sys.argv[3])
 from langgraph.graph import START, StateGraph
 from langgraph.store.memory import InMemoryStore
 from deepfs import FilesystemBackend, FilesystemState, MemoryBackend, SqliteBackend, StateBackend, StoreBackend
-from deepfs.policy import HistoryBackend, HookedBackend, QuotaBackend, RateLimit
+from deepfs.policy import HistoryBackend, QuotaBackend
 
 MAKE = {
     "memory": MemoryBackend,
     "disk": lambda: FilesystemBackend(root),
     "sqlite": lambda: SqliteBackend(root + "/files.db"),
     "store": lambda: StoreBackend(InMemoryStore(), namespace=("files",)),
-    "history": lambda: HistoryBackend(MemoryBackend(), keep=3),
     "quota": lambda: QuotaBackend(MemoryBackend(), 10**9),
     "disk history": lambda: HistoryBackend(FilesystemBackend(root), keep=3),
-    "rate": lambda: HookedBackend(MemoryBackend(), before=[RateLimit(10**9, 1)]),
     "state": StateBackend,
 }
 IS_SHARED = kind in ("disk", "sqlite", "disk history")
@@ -128,7 +126,7 @@ print("done", flush=True)
 os._exit(0)
 """
 
-KINDS = ("memory", "disk", "sqlite", "store", "state", "history", "quota", "disk history", "rate")
+KINDS = ("memory", "disk", "sqlite", "store", "state", "quota", "disk history")
 
 
 @pytest.mark.parametrize("forks", few_or_many(10, 1000, seconds=1800))

@@ -15,7 +15,6 @@ from support.counts import few_or_many
 
 pytestmark = pytest.mark.anyio
 
-MOUNTS = ("/disk", "/memory", "/store")
 WRITERS, FILES = 4, 12
 EXPECTED = {
     ErrorCode.FILE_NOT_FOUND,
@@ -81,8 +80,9 @@ async def everything(tree: BackendProtocol, directory: str = "/") -> AsyncIterat
             yield (download.content or b"").decode()
 
 
-@pytest.mark.parametrize("source", MOUNTS)
-@pytest.mark.parametrize("target", MOUNTS)
+@pytest.mark.parametrize(
+    ("source", "target"), [("/disk", "/memory"), ("/memory", "/store"), ("/store", "/disk"), ("/disk", "/disk")]
+)
 @pytest.mark.parametrize("moves", few_or_many(3, 15))
 async def test_acknowledged_writes_are_found_somewhere(
     tree: BackendProtocol, source: str, target: str, moves: int

@@ -169,7 +169,7 @@ async def downloaded(backend: Any, path: Any, options: dict[str, Any]) -> int:
     return sum([len(chunk) async for chunk in backend.adownload_stream(path, **options)])
 
 
-def check(call: Call, backend: Any) -> str:
+def check(call: Call, backend: Any, host: str) -> str:
     """Make a call, check what comes of it, and return its outcome in a word."""
     try:
         answer = call.run(backend)
@@ -189,10 +189,12 @@ def check(call: Call, backend: Any) -> str:
         assert code is None or code in ErrorCode.__members__.values()
         (error or "").encode()
         assert len(error or "") < 11_000
+        assert host not in (error or ""), "an error names a path of the host"
     return "ok"
 
 
-def fuzz(backend: Any, seed: int, count: int) -> None:
+def fuzz(backend: Any, seed: int, count: int, host: str = "\0no such text\0") -> None:
+    """Make so many random calls. No error may show `host`, the path of the files on this machine."""
     chance = Random(seed)
     executes = backend.capabilities.executes
     outcomes: dict[str, int] = {}
@@ -201,7 +203,7 @@ def fuzz(backend: Any, seed: int, count: int) -> None:
         if number % 20 == 0:
             backend.upload_files([("/a", b"one\ntwo\n"), ("/d/b", b"one\r\n\xff"), ("/d/c.py", b"one")])
         try:
-            outcome = check(call, backend)
+            outcome = check(call, backend, host)
         except BaseException as error:
             error.add_note(f"seed {seed}, call {number}: {call!r}")
             raise

@@ -156,18 +156,6 @@ class _Async(FilesystemBackend):
         return await super().aglob(pattern, path)
 
 
-class _Mixin:
-    """Overrides a search of the backend that it is mixed into."""
-
-    async def agrep(self, *args: Any, **options: Any) -> GrepResult:
-        result: GrepResult = await super().agrep(*args, **options)  # type: ignore[misc]
-        return result
-
-
-class _Mixed(_Mixin, MemoryBackend):
-    is_synchronous = False
-
-
 class _V1Sandbox(DuckS3):
     id = "v1"
 
@@ -256,7 +244,5 @@ BACKENDS: Final[Mapping[str, Any]] = {
     "V1 sandbox": _ready(_sandbox_of_v1),
     "sync override": _plain(lambda directory: _Sync()),
     "async override": _plain(_Async),
-    "mixin": _plain(lambda directory: _Mixed()),
-    **{kind.__name__: _ready(_wrapped(kind)) for kind in WRAPPERS},
     "three policies": _ready(_wrapped(PermissionedBackend, HistoryBackend, HookedBackend)),
 }

@@ -44,10 +44,3 @@ async def test_a_cancelled_call_is_cancelled_there_and_its_end_awaited() -> None
         await on_background_loop(call)
     assert scope.cancelled_caught
     assert steps == ["began", "changed", "ended"]
-
-
-async def test_many_calls_run_at_once() -> None:
-    with anyio.fail_after(10):
-        async with anyio.create_task_group() as tasks:
-            for _ in range(100):
-                tasks.start_soon(on_background_loop, lambda: anyio.sleep(0.2))

@@ -35,17 +35,6 @@ def served(queue: FairQueue[Item], most: float = 100) -> list[Item]:
     return found
 
 
-def test_groups_are_served_in_rotation() -> None:
-    assert served(filled("a1 a2 a3 b1 b2 c1")) == items("a1 b1 c1 a2 b2 a3")
-
-
-def test_a_group_that_comes_back_is_served_last() -> None:
-    queue = filled("a1 b1 b2 c1")
-    assert queue.pop() == Item("a", 1)
-    queue.put(Item("a", 2))
-    assert served(queue) == items("b1 c1 a2 b2")
-
-
 def test_a_group_at_its_limit_holds_up_no_other() -> None:
     queue = filled("a1 a2 a3 b1 b2 b3", most=2)
     assert served(queue) == items("a1 b1 a2 b2")
@@ -64,15 +53,6 @@ def test_interrupted_items_come_before_new_ones_of_their_group_and_count_as_serv
     for item in items("a1 a2 b1"):
         queue.end(item)
     assert served(queue) == items("a3")
-
-
-def test_only_groups_with_few_served_items_are_served_beyond_a_limit() -> None:
-    queue = filled("a1 a2 a3 b1 b2")
-    assert [queue.pop() for _ in range(3)] == items("a1 b1 a2")
-    assert queue.pop(1) is None
-    assert served(queue, 2) == items("b2")
-    queue.put_back(Item("a", 1))
-    assert served(queue, 0) == items("a1")
 
 
 def test_items_can_be_taken_out() -> None:

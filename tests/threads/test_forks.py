@@ -30,10 +30,12 @@ BEGIN = """
 """
 
 
+def in_script(body: str) -> None:
+    run_script(BEGIN + body)
+
+
 def test_a_fork_waits_for_the_step_of_another_thread() -> None:
-    run_script(
-        BEGIN
-        + """
+    in_script("""
     lock, begun, pair = ForkSafeLock(), threading.Event(), [0, 0]
 
     def step():
@@ -52,14 +54,11 @@ def test_a_fork_waits_for_the_step_of_another_thread() -> None:
 
     fork(look)
     thread.join()
-    """
-    )
+    """)
 
 
 def test_locks_that_are_held_too_long_are_free_in_the_child() -> None:
-    run_script(
-        BEGIN
-        + """
+    in_script("""
     forks._PATIENCE_S = 0.1
     locks, begun, ended = [ForkSafeLock() for _ in range(3)], threading.Event(), threading.Event()
 
@@ -84,14 +83,11 @@ def test_locks_that_are_held_too_long_are_free_in_the_child() -> None:
     for lock in locks:
         with lock:
             pass
-    """
-    )
+    """)
 
 
 def test_a_fork_does_not_hold_up_threads_that_take_several_locks() -> None:
-    run_script(
-        BEGIN
-        + """
+    in_script("""
     locks, begun = [ForkSafeLock() for _ in range(2)], threading.Barrier(3)
 
     def take(first, second):
@@ -110,14 +106,11 @@ def test_a_fork_does_not_hold_up_threads_that_take_several_locks() -> None:
     assert time.monotonic() - began < forks._PATIENCE_S
     for thread in threads:
         thread.join()
-    """
-    )
+    """)
 
 
 def test_threads_may_fork_at_the_same_time() -> None:
-    run_script(
-        BEGIN
-        + """
+    in_script("""
     locks = [ForkSafeLock() for _ in range(10)]
 
     def fork_often():
@@ -130,14 +123,11 @@ def test_threads_may_fork_at_the_same_time() -> None:
     for lock in locks:
         with lock:
             pass
-    """
-    )
+    """)
 
 
 def test_a_signal_handler_may_fork_while_its_thread_forks() -> None:
-    run_script(
-        BEGIN
-        + """
+    in_script("""
     taken, held = [], []
 
     class Interrupted(ForkSafeLock):
@@ -160,14 +150,11 @@ def test_a_signal_handler_may_fork_while_its_thread_forks() -> None:
     fork(look)
     for lock in locks:
         start(lambda: lock.acquire(0) or os._exit(1)).join()
-    """
-    )
+    """)
 
 
 def test_a_thread_that_forks_within_a_step_goes_on_in_the_child() -> None:
-    run_script(
-        BEGIN
-        + """
+    in_script("""
     import anyio
     from deepfs.threads.locks import StepLock
 
@@ -189,15 +176,12 @@ def test_a_thread_that_forks_within_a_step_goes_on_in_the_child() -> None:
         await use()
 
     anyio.run(begin)
-    """
-    )
+    """)
 
 
 def test_a_step_lock_forgets_the_threads_of_the_parent() -> None:
     # A thread of the child often has the number of a thread of the parent.
-    run_script(
-        BEGIN
-        + """
+    in_script("""
     from deepfs.threads.locks import StepLock
 
     forks._PATIENCE_S = 0.1
@@ -229,14 +213,11 @@ def test_a_step_lock_forgets_the_threads_of_the_parent() -> None:
     ended.set()
     thread.join()
     waiting.join()
-    """
-    )
+    """)
 
 
 def test_a_child_can_use_sync_methods_though_a_loop_was_just_starting() -> None:
-    run_script(
-        BEGIN
-        + """
+    in_script("""
     import tempfile
     from deepfs import FilesystemBackend
 
@@ -252,14 +233,11 @@ def test_a_child_can_use_sync_methods_though_a_loop_was_just_starting() -> None:
 
     fork(use)
     thread.join()
-    """
-    )
+    """)
 
 
 def test_room_that_the_parent_reserved_is_not_lost_to_the_child() -> None:
-    run_script(
-        BEGIN
-        + """
+    in_script("""
     import anyio
     from deepfs import MemoryBackend
     from deepfs.policy import QuotaBackend
@@ -284,8 +262,7 @@ def test_room_that_the_parent_reserved_is_not_lost_to_the_child() -> None:
     assert files.write("/b.txt", "x" * 50).code == "quota_exceeded"
     ended.set()
     thread.join()
-    """
-    )
+    """)
 
 
 LEFT_TO_THEIR_OWNERS = {

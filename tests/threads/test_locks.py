@@ -4,9 +4,6 @@ import copy
 import gc
 import pickle
 import random
-import subprocess
-import sys
-import textwrap
 import threading
 import weakref
 from collections.abc import Coroutine, Iterator
@@ -51,34 +48,6 @@ def without_loop(coroutine: Coroutine[Any, Any, None]) -> None:
 
 
 # --- the table -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("held", "wanted", "excluded"),
-    [
-        ("/a", "/a", True),
-        ("/a", "/a/b", True),
-        ("/a/b", "/a", True),
-        ("/a/b/c/d", "/a", True),
-        ("/", "/a/b", True),
-        ("/a/b", "/", True),
-        ("/", "/", True),
-        ("/a/b", "/a/c", False),
-        ("/a", "/ab", False),
-        ("/a/b", "/ab", False),
-    ],
-)
-def test_a_path_excludes_itself_its_parents_and_its_descendants(held: str, wanted: str, excluded: bool) -> None:
-    table = LockTable()
-    first, second = Request([held]), Request([wanted])
-    table.enter(first)
-    table.enter(second)
-    assert first.is_granted
-    assert second.is_granted is not excluded
-    table.leave(first)
-    assert second.is_granted
-    table.leave(second)
-    assert len(table) == 0
 
 
 PATHS = st.lists(st.sampled_from("ab"), max_size=3).map(lambda names: "/" + "/".join(names))
@@ -239,14 +208,6 @@ async def test_a_grant_just_before_the_wait_is_not_missed(locks: PathLocks, monk
     with anyio.fail_after(10):
         async with locks.hold("/a"):
             pass
-
-
-async def test_an_error_inside_releases_the_lock(locks: PathLocks) -> None:
-    with pytest.raises(ValueError, match="inside"):
-        async with locks.hold("/a"):
-            raise ValueError("inside")
-    async with locks.hold("/a"):
-        pass
 
 
 # --- threads ---------------------------------------------------------------------------------------------------------
@@ -439,35 +400,3 @@ def test_locks_do_not_keep_their_scope_alive() -> None:
     del scope, locks
     gc.collect()
     assert kept() is None
-
-
-def test_no_lock_is_held_in_a_forked_child() -> None:
-    script = """
-        import os, threading, warnings
-        warnings.simplefilter("ignore")
-        from deepfs.threads.locks import path_locks
-
-        locks = path_locks("store")
-        held, done = threading.Event(), threading.Event()
-
-        def keep():
-            with locks.hold_blocking("/a"):
-                held.set()
-                done.wait()
-
-        threading.Thread(target=keep).start()
-        held.wait()
-        with locks.hold_blocking("/b"):
-            child = os.fork()
-            if not child:
-                with locks.hold_blocking("/a"), path_locks("store").hold_blocking("/c"):
-                    print("free", flush=True)
-        if not child:
-            os._exit(0)
-        os.waitpid(child, 0)
-        done.set()
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=30, check=False
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "free\n", "")

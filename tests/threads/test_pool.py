@@ -7,17 +7,14 @@ import sys
 import textwrap
 import threading
 import time
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 import anyio
 import pytest
 
-from deepfs.errors import DeadlineError
 from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
-from deepfs.threads.loop_bridge import loop_callbacks
 from deepfs.threads.pool import FairQueue, Job, WorkerPool
 from support.waiting import until, until_tasks_wait
 
@@ -68,19 +65,6 @@ def fail(error: BaseException) -> None:
 # --- results ---------------------------------------------------------------------------------------------------------
 
 
-async def test_run_returns_what_the_function_returns_from_another_thread() -> None:
-    assert await pool.run(divmod, 7, 3) == (2, 1)
-    assert await pool.run(threading.get_ident) != threading.get_ident()
-
-
-async def test_errors_keep_their_traceback() -> None:
-    error = ValueError("odd")
-    with pytest.raises(ValueError, match="odd") as caught:
-        await pool.run(fail, error)
-    assert caught.value is error
-    assert "fail" in [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
-
-
 class Strange(BaseException):
     pass
 
@@ -99,24 +83,6 @@ async def test_stop_iteration_is_an_error_and_not_a_result() -> None:
     assert isinstance(caught.value.__cause__, StopIteration)
 
 
-async def test_run_each_keeps_the_order_of_any_number_of_items() -> None:
-    assert await pool.run_each(str, (number for number in range(1000))) == [str(number) for number in range(1000)]
-    assert await pool.run_each(str, ()) == []
-
-
-async def test_run_each_wakes_the_loop_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    callbacks, woken = loop_callbacks(), list[object]()
-    call = callbacks._call
-
-    def counted(callback: Callable[[], object]) -> None:
-        woken.append(callback)
-        call(callback)
-
-    monkeypatch.setattr(callbacks, "_call", counted)
-    await pool.run_each(time.sleep, [0.001] * 20)
-    assert len(woken) == 1
-
-
 async def test_run_each_raises_the_first_error_after_the_calls_in_flight() -> None:
     seen: list[int] = []
 
@@ -128,16 +94,6 @@ async def test_run_each_raises_the_first_error_after_the_calls_in_flight() -> No
     with pytest.raises(ValueError, match="1"):
         await pool.run_each(odd, range(10))
     assert sorted(seen) == list(range(10))
-
-
-async def test_run_long_passes_a_deadline_as_the_first_argument() -> None:
-    def work(deadline: Deadline, left: int, right: int) -> int:
-        deadline.check()
-        return left + right
-
-    assert await pool.run_long(work, 2, 3) == 5
-    with pytest.raises(TypeError):
-        await pool.run_long(work, 2)
 
 
 # --- cancellation ----------------------------------------------------------------------------------------------------
@@ -203,16 +159,6 @@ async def test_a_call_that_is_not_abandoned_is_waited_for(gate: Gate) -> None:
     assert group.cancel_scope.cancelled_caught
 
 
-async def test_waiting_for_a_call_to_end_does_not_keep_the_loop_busy(gate: Gate) -> None:
-    async with anyio.create_task_group() as group:
-        group.start_soon(pool.run, gate)
-        await gate.wait_begun()
-        group.cancel_scope.cancel()
-        threading.Timer(0.4, gate.opened.set).start()
-        busy_before = time.thread_time()
-    assert time.thread_time() - busy_before < 0.1
-
-
 @pytest.mark.usefixtures("one_worker")
 async def test_run_each_waits_for_the_call_under_way_and_drops_the_rest(gate: Gate) -> None:
     calls: list[int] = []
@@ -260,28 +206,6 @@ async def test_a_native_asyncio_cancellation_waits_for_the_call(gate: Gate) -> N
     assert gate.ended
 
 
-async def test_a_cancelled_long_call_stops_promptly() -> None:
-    begun, ended = threading.Event(), threading.Event()
-
-    def walk(deadline: Deadline) -> None:
-        begun.set()
-        try:
-            while True:
-                deadline.check()
-                time.sleep(0.001)
-        except DeadlineError:
-            ended.set()
-            raise
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(pool.run_long, walk)
-        await until(begun.is_set)
-        cancelled_at = time.monotonic()
-        group.cancel_scope.cancel()
-    assert ended.is_set()
-    assert time.monotonic() - cancelled_at < 1
-
-
 # --- fairness --------------------------------------------------------------------------------------------------------
 
 
@@ -299,17 +223,6 @@ async def test_one_call_does_not_wait_behind_thousands_of_earlier_calls(gate: Ga
         gate.opened.set()
     assert served.index("alone") < 3
     assert len(served) == 5001
-
-
-async def test_a_stuck_call_does_not_block_other_calls(gate: Gate) -> None:
-    with anyio.fail_after(10):
-        async with anyio.create_task_group() as group:
-            group.start_soon(pool.run, len, "before")
-            group.start_soon(pool.run, gate)
-            await gate.wait_begun()
-            assert await pool.run_each(abs, range(-300, 0)) == list(range(300, 0, -1))
-            assert not gate.ended
-            gate.opened.set()
 
 
 @pytest.mark.parametrize("workers", ["fresh_pool", "one_worker"])
@@ -366,18 +279,6 @@ async def test_long_work_does_not_delay_short_work() -> None:
         with anyio.fail_after(10):
             assert await pool.run_each(abs, range(300)) == list(range(300))
         group.cancel_scope.cancel()
-
-
-async def test_two_long_calls_always_run_concurrently() -> None:
-    meeting = threading.Barrier(2)
-
-    def walk(deadline: Deadline) -> None:
-        meeting.wait(10)
-
-    for _ in range(200):
-        async with anyio.create_task_group() as group:
-            group.start_soon(pool.run_long, walk)
-            group.start_soon(pool.run_long, walk)
 
 
 async def test_a_storage_that_does_not_answer_blocks_only_its_own_calls(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -445,34 +346,6 @@ async def test_existing_workers_continue_if_no_thread_can_be_started(monkeypatch
     assert len(workers._unstarted) == left
 
 
-def test_asyncio_and_trio_loops_in_many_threads_get_their_own_results() -> None:
-    wrong: list[BaseException] = []
-
-    async def ask(number: int) -> None:
-        for step in range(1, 20):
-            assert await pool.run(divmod, number, step) == divmod(number, step)
-
-    async def main() -> None:
-        async with anyio.create_task_group() as group:
-            for number in range(50):
-                group.start_soon(ask, number)
-
-    def in_thread(backend: str) -> None:
-        try:
-            for _ in range(3):
-                anyio.run(main, backend=backend)
-        except BaseException as error:
-            wrong.append(error)
-
-    threads = [threading.Thread(target=in_thread, args=(backend,)) for backend in ["asyncio", "trio"] * 3]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert not wrong
-    assert not any(thread.is_alive() for thread in threads)
-
-
 def test_another_thread_may_import_trio_during_calls() -> None:
     run_script("""
         import importlib, threading
@@ -496,22 +369,6 @@ def test_another_thread_may_import_trio_during_calls() -> None:
     """)
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_results_for_a_loop_that_has_ended_are_dropped(backend: str, gate: Gate) -> None:
-    async def leave() -> None:
-        async with anyio.create_task_group() as group:
-            group.start_soon(lambda: pool.run(gate, abandon_on_cancel=True))
-            await gate.wait_begun()
-            group.cancel_scope.cancel()
-
-    async def again() -> int:
-        return await pool.run(len, "abc")
-
-    anyio.run(leave, backend=backend)
-    gate.opened.set()
-    assert anyio.run(again, backend=backend) == 3
-
-
 def run_script(script: str) -> str:
     """Run `script` in a new interpreter, check that it exits without errors, and return what it prints."""
     done = subprocess.run(
@@ -519,31 +376,6 @@ def run_script(script: str) -> str:
     )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
-
-
-def test_a_forked_child_starts_with_a_new_pool() -> None:
-    script = """
-        import os, time, anyio, warnings
-        warnings.simplefilter("ignore")
-        from deepfs.threads import pool
-
-        async def use(backend):
-            return await pool.run(len, "abc") + sum(await pool.run_each(abs, range(-10, 0)))
-
-        async def leave_behind():
-            with anyio.move_on_after(0.05):
-                await pool.run(time.sleep, 5, abandon_on_cancel=True)
-
-        anyio.run(leave_behind)
-        anyio.run(use, "asyncio")
-        if child := os.fork():
-            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-            print(status, anyio.run(use, "asyncio"))
-        else:
-            fine = [anyio.run(use, backend, backend=backend) for backend in ("asyncio", "trio")] == [58, 58]
-            os._exit(7 if fine else 1)
-    """
-    assert run_script(script) == "7 58\n"
 
 
 def test_a_stuck_call_does_not_keep_the_interpreter_from_ending() -> None:

@@ -107,22 +107,6 @@ async def test_many_calls_of_one_storage_have_one_turn_together(workers: WorkerP
     assert calls.log[9:] == [name for number in range(2, 6) for name in [f"m{number}"] * 2]
 
 
-async def test_a_call_without_competition_is_not_interrupted(workers: WorkerPool, gate: Gate) -> None:
-    gate.opened.set()
-    threads = threading.active_count()
-    assert await pool.run_long(lambda deadline: walk([], "a", 100, deadline)) == "a"
-    assert threading.active_count() <= threads + 1
-
-
-async def test_no_more_calls_begin_than_there_may_be_threads(workers: WorkerPool, gate: Gate) -> None:
-    calls = Calls(gate)
-    await calls.run(*[(name, name, 3) for name in "abcdef"])
-    first = "".join(calls.log)
-    assert first.startswith("abcd" * 2)
-    assert sorted(first) == sorted("abcdef" * 3)
-    await until(lambda: is_at_rest(workers))
-
-
 async def test_an_error_after_an_interruption_reaches_the_caller(workers: WorkerPool, gate: Gate) -> None:
     def fail(deadline: Deadline) -> None:
         deadline.check()

@@ -6,13 +6,12 @@ from importlib import import_module
 from typing import Annotated, Any, NotRequired
 
 import pytest
-from langchain.agents.middleware import AgentMiddleware, AgentState, HumanInTheLoopMiddleware, ModelCallLimitMiddleware
+from langchain.agents.middleware import AgentMiddleware, AgentState, HumanInTheLoopMiddleware
 from langchain.agents.middleware.types import PrivateStateAttr
 from langchain.agents.structured_output import ToolStrategy
 from langchain.tools import ToolRuntime, tool
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import AIMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command
 from pydantic import BaseModel
 
@@ -47,37 +46,6 @@ def write(path: str) -> AIMessage:
 
 def task(to: str = "general-purpose", description: str = "do it") -> AIMessage:
     return calls(call("task", description=description, subagent_type=to))
-
-
-@program
-def memory_on_a_mounted_store(library: str) -> Any:
-    backends, store = import_module(f"{library}.backends"), InMemoryStore()
-    backend = backends.CompositeBackend(
-        default=backends.StateBackend(), routes={"/memories/": backends.StoreBackend(namespace=lambda rt: ("ada",))}
-    )
-    noting = calls(call("write_file", file_path="/memories/a.md", content="likes tea"))
-    model, agent = agent_of(
-        library,
-        noting,
-        calls(call("read_file", file_path="/memories/a.md")),
-        AIMessage("noted"),
-        backend=backend,
-        store=store,
-        memory=["/memories/a.md"],
-        checkpointer=InMemorySaver(),
-    )
-    state = agent.invoke(GO, THREAD)
-    agent.invoke(GO, {"configurable": {"thread_id": "2"}})
-    return tools(state), [item.key for item in store.search(("ada",))], "likes tea" in model.asked[-1][0].text
-
-
-@program
-def an_edited_call(library: str) -> Any:
-    _, agent = agent_of(library, write("/a"), interrupt_on={"write_file": True}, checkpointer=InMemorySaver())
-    asked = agent.invoke(GO, THREAD)["__interrupt__"][0].value["action_requests"]
-    edited = {"name": "write_file", "args": {"file_path": "/b", "content": "y"}}
-    state = agent.invoke(Command(resume={"decisions": [{"type": "edit", "edited_action": edited}]}), THREAD)
-    return [each["name"] for each in asked], sorted(state["files"]), tools(state)
 
 
 @program
@@ -233,46 +201,6 @@ def private_state(library: str) -> Any:
     _, agent = agent_of(library, task("reader"), AIMessage("sub"), middleware=[Giving()], subagents=[reader])
     state = agent.invoke(GO)
     return got, state["shared"], "secret" in state
-
-
-@program
-def a_subagent_with_a_model_and_tools_of_its_own(library: str) -> Any:
-    other = ScriptedModel(script=[AIMessage("sub")])
-    reader = {"name": "reader", "description": "R.", "system_prompt": "You read.", "model": other, "tools": []}
-    model, agent = agent_of(library, task("reader"), tools=[where], subagents=[reader])
-    return texts(agent.invoke(GO)), "where" in model.offered, "where" in other.offered
-
-
-@program
-def a_prompt_with_a_breakpoint(library: str) -> Any:
-    block = {"type": "text", "text": "Be kind.", "cache_control": {"type": "ephemeral"}}
-    model, agent = agent_of(library, system_prompt=SystemMessage([block]))
-    agent.invoke(GO)
-    return {key: model.asked[0][0].content[0][key] for key in block}  # type: ignore[index]
-
-
-@program
-def streams_of_a_subagent(library: str) -> Any:
-    _, agent = agent_of(library, task(), AIMessage("sub"), name="supervisor")
-    stream = agent.stream(GO, stream_mode=["updates", "messages"], subgraphs=True)
-    return [(len(place), part[1]["lc_agent_name"], part[0].text) for place, mode, part in stream if mode == "messages"]
-
-
-@program
-def a_thread_that_is_changed(library: str) -> Any:
-    _, agent = agent_of(library, AIMessage("one"), AIMessage("two"), checkpointer=InMemorySaver())
-    agent.invoke({"messages": [{"role": "user", "content": "go", "id": "first"}]}, THREAD)
-    agent.update_state(THREAD, {"messages": [HumanMessage("changed", id="first")]})
-    state = agent.invoke({"messages": [("user", "on")]}, THREAD)
-    return [message.text for message in state["messages"]]
-
-
-@program
-def a_limit_of_calls(library: str) -> Any:
-    limit = ModelCallLimitMiddleware(run_limit=2, exit_behavior="end")
-    model, agent = agent_of(library, *(calls(call("ls", path="/")) for _ in range(4)), middleware=[limit])
-    agent.invoke(GO)
-    return len(model.asked), agent.config["recursion_limit"]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

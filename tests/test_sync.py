@@ -396,12 +396,18 @@ class TestFork:
 
 
 class TestInterpreterExit:
-    def test_a_script_ends_while_daemon_threads_make_calls(self, tmp_path: Path) -> None:
+    def test_a_script_ends_while_daemon_threads_make_calls_and_atexit_handlers_may_make_some(
+        self, tmp_path: Path
+    ) -> None:
         printed = run_script(f"""
-            import threading
-            from deepfs import FilesystemBackend
+            import atexit, threading
+            from deepfs import (FilesystemBackend, run_sync)
 
             backend = FilesystemBackend({str(tmp_path)!r})
+
+            @atexit.register
+            def at_exit():
+                print(run_sync(backend.aread, "/b.txt").ok, backend.edit("/b.txt", "y", "z").ok)
 
             def keep_busy():
                 while True:
@@ -411,21 +417,7 @@ class TestInterpreterExit:
                 threading.Thread(target=keep_busy, daemon=True).start()
             print(backend.write("/b.txt", "y").ok)
         """)
-        assert printed.split() == ["True"]
-
-    def test_atexit_handlers_may_use_a_backend_used_before(self, tmp_path: Path) -> None:
-        printed = run_script(f"""
-            import atexit
-            from deepfs import (FilesystemBackend, run_sync)
-
-            backend = FilesystemBackend({str(tmp_path)!r})
-            backend.write("/a.txt", "one")
-
-            @atexit.register
-            def at_exit():
-                print(run_sync(backend.aread, "/a.txt").ok, backend.edit("/a.txt", "one", "two").ok)
-        """)
-        assert printed.split() == ["True", "True"]
+        assert printed.split() == ["True"] * 3
 
     def test_the_first_run_sync_may_happen_in_an_atexit_handler(self) -> None:
         printed = run_script("""

@@ -66,8 +66,7 @@ def test_models_of_anthropic_cache_the_prompt(invoke: Invoke, anthropic: Model) 
         assert (after["system"], after["tools"]) == (before["system"], before["tools"])
 
 
-@pytest.mark.parametrize("memory", [[], ["/AGENTS.md"]])
-@pytest.mark.parametrize("own", range(1, 5))
+@pytest.mark.parametrize(("own", "memory"), [(1, ["/AGENTS.md"]), (3, []), (3, ["/AGENTS.md"]), (4, ["/AGENTS.md"])])
 def test_no_request_has_more_breakpoints_than_anthropic_accepts(
     invoke: Invoke, anthropic: Model, own: int, memory: list[str]
 ) -> None:

@@ -161,18 +161,6 @@ async def test_other_exceptions_of_hooks_reach_the_caller() -> None:
             await getattr(backend, f"a{name}")(*ARGUMENTS[name])
 
 
-def test_sync_calls_run_each_hook_and_override_once() -> None:
-    calls: list[str] = []
-    within = Commands()
-    backend = HookedBackend(
-        HookedBackend(within, [lambda call: calls.append("inner")]), [lambda call: calls.append("outer")]
-    )
-    backend.read("/a")
-    assert calls == ["outer", "inner"]
-    assert within.reads == 1
-    assert supports_execute(backend)
-
-
 # --- rate limits ---
 
 

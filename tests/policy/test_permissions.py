@@ -46,34 +46,21 @@ def secret_files() -> MemoryBackend:
 
 class TestRules:
     def test_patterns(self) -> None:
+        """Those that the matrix does not draw."""
         for pattern, matching, others in (
-            ("/secret/**", ("/secret", "/secret/a/b", "/secret/.env"), ("/secrets", "/")),
+            ("/secret/**", ("/secret", "/secret/.env"), ("/secrets", "/")),
             ("/secret/", ("/secret", "/secret/a"), ("/secrets",)),
-            ("/secret", ("/secret",), ("/secret/a", "/Secret")),
-            ("/*", ("/.env",), ("/a/b",)),
-            ("/**", ("/", "/a"), ()),
             ("/", ("/",), ("/a",)),
-            ("/**/*.env", ("/.env", "/a/b/x.env"), ("/env",)),
             ("/{a,b/**}", ("/a", "/b"), ("/a/x",)),
-            ("/a?c", ("/abc",), ("/a/c",)),
-            ("/[!a]", ("/b",), ("/a",)),
+            ("/[!a]?c", ("/bbc",), ("/abc", "/b/c")),
             ("/a\\*", ("/a*",), ("/ab",)),
             ("/a/./b//c", ("/a/b/c",), ("/a/b",)),
         ):
             rule = FilesystemPermission(["read"], [pattern], "deny")
             for path in (*matching, *others):
                 assert rule.matches("read", path) is (path in matching), (pattern, path)
-                assert not rule.matches("write", path)
                 assert decide([rule], "read", path) == (("deny", rule) if path in matching else ("allow", None))
-
-    def test_the_first_matching_rule_decides_and_the_default_is_allow(self) -> None:
-        allow = FilesystemPermission(["read"], ["/work/**"])
-        deny = FilesystemPermission(["read", "write"], ["/**"], "deny")
-        assert decide([allow, deny], "read", "/work/x") == ("allow", allow)
-        assert decide([deny, allow], "read", "/work/x") == ("deny", deny)
-        assert decide([allow, deny], "write", "/work/x") == ("deny", deny)
-        assert decide([], "write", "/work/x") == ("allow", None)
-        assert decide([allow, deny], "read", "//work/./x/").mode == "allow"
+                assert not rule.matches("write", path)
 
     def test_invalid_rules_are_refused(self) -> None:
         for path in ("work", "/a/../b", "/~", "~/a", "/a["):
@@ -181,16 +168,6 @@ async def test_edits_and_conditional_changes_need_read_permission() -> None:
 
 
 # --- hidden files ---
-
-
-async def test_searches_and_listings_show_nothing_denied() -> None:
-    backend = PermissionedBackend(secret_files(), [SECRET])
-    assert [info.path for info in (await backend.als("/")).entries or ()] == ["/open/"]
-    for pattern in ("*", "**", "/secret/*", "{secret,open}/*", "**/b", "[s]ecret/**"):
-        assert not [info for info in (await backend.aglob(pattern)).matches or () if "secret" in info.path]
-    for options in ({}, {"glob": "secret/**"}, {"regex": True}, {"context_lines": 2}, {"max_count": 1}):
-        found = await backend.agrep("needle", **options)
-        assert not [match for match in found.matches or () if "secret" in match.path]
 
 
 ONLY_OPEN = [FilesystemPermission(["read"], ["/open/**"], "allow"), FilesystemPermission(["read"], ["/**"], "deny")]
@@ -331,26 +308,17 @@ async def test_the_error_of_a_refused_change_names_no_denied_mount() -> None:
 # --- trees ---
 
 
-async def test_operations_on_trees_need_permission_for_every_path() -> None:
-    rules: list[tuple[Any, str, Any, set[str]]] = [
-        ("read", "/top/in/key", "deny", {"delete"}),
-        ("write", "/top/in/key", "deny", {"copy"}),
-        ("write", "/top/in", "deny", {"copy"}),
-        ("write", "/to/in/key", "deny", {"delete"}),
-        ("write", "/**/key", "interrupt", set()),
-        ("write", "/**/absent", "deny", {"delete", "copy", "move"}),
-    ]
-    for operation, path, mode, allowed in rules:
-        for call in ("delete", "copy", "move"):
-            memory = files(top__in__key="k", top__other="o")
-            before = dict(memory._files)
-            backend = PermissionedBackend(memory, [FilesystemPermission([operation], [path], mode)])
-            result = await getattr(backend, f"a{call}")(*(["/top"] if call == "delete" else ["/top", "/to"]))
-            assert result.ok is (call in allowed), (call, path)
-            if not result.ok:
-                assert memory._files == before
-                assert result.code == "permission_denied"
-                assert "key" not in result.error
+async def test_a_refused_change_of_a_tree_names_no_denied_path_in_it() -> None:
+    memory = files(top__in__key="k", top__other="o")
+    before = dict(memory._files)
+    backend = PermissionedBackend(memory, [FilesystemPermission(["write"], ["/**/key"], "interrupt")])
+    for result in (
+        await backend.adelete("/top"),
+        await backend.acopy("/top", "/to"),
+        await backend.amove("/top", "/to"),
+    ):
+        assert (result.code, "key" in str(result.error)) == ("permission_denied", False)
+    assert memory._files == before
 
 
 # --- execute, approval ---
@@ -400,25 +368,6 @@ def test_approval_applies_to_sync_calls() -> None:
     backend = PermissionedBackend(Waits(), [FilesystemPermission(["write"], ["/a"], "interrupt")])
     with as_approved():
         assert backend.write("/a", "x").ok
-
-
-# --- mounts ---
-
-
-async def test_rules_work_around_a_composite_and_within_a_mount() -> None:
-    def tree() -> CompositeBackend:
-        return CompositeBackend(files(own="needle"), {"/m/": files(secret__a="needle", b="needle")})
-
-    around = PermissionedBackend(tree(), [FilesystemPermission(["read"], ["/m/secret/**"], "deny")])
-    within = CompositeBackend(
-        files(own="needle"), {"/m/": PermissionedBackend(files(secret__a="needle", b="needle"), [SECRET])}
-    )
-    for backend in (around, within):
-        found = await backend.agrep("needle")
-        assert [match.path for match in found.matches or ()] == ["/m/b", "/own"]
-        assert [info.path for info in (await backend.als("/m")).entries or ()] == ["/m/b"]
-        assert (await backend.aread("/m/secret/a")).code == "permission_denied"
-        assert not (await backend.acopy("/m", "/n")).ok or not (await backend.aglob("a", "/n")).matches
 
 
 # --- links ---

@@ -9,14 +9,13 @@ import random
 import re
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from deepfs import CompositeBackend, FilesystemBackend, FilesystemPermission, MemoryBackend, PermissionedBackend
+from deepfs import CompositeBackend, FilesystemPermission, MemoryBackend, PermissionedBackend
 from deepfs.backends.protocol import BackendProtocol
 
 TREE: Final = ("/a/k", "/a/b/k", "/a/b/.h/k", "/a/B/k", "/m/k", "/m/a/k", "/m/a/.env", "/top", "/.env")
@@ -240,37 +239,3 @@ def test_what_a_rule_covers_it_matches(pattern: str, directory: str) -> None:
     if rule.covers("read", directory):
         beneath = [path for path in TREE if path.startswith(directory.rstrip("/") + "/")]
         assert all(rule.matches("read", path) for path in [directory, *beneath, directory.rstrip("/") + "/x"])
-
-
-@pytest.mark.parametrize("rules", RULES[:5], ids=range(5))
-def test_symlinks_on_disk_need_the_permissions_of_their_targets(
-    rules: Sequence[FilesystemPermission], tmp_path: Path
-) -> None:
-    """Each file and directory has a symlink; access through it needs permission for the symlink and the target."""
-    root = tmp_path / "root"
-    places = sorted({place for file in TREE for place in standing("", [file]) if place})
-    for file in TREE:
-        (root / file[1:]).parent.mkdir(parents=True, exist_ok=True)
-        (root / file[1:]).write_text(f"needle {file}")
-    (root / "links").mkdir()
-    for number, place in enumerate(places):
-        (root / "links" / str(number)).symlink_to(root / place[1:])
-    backend = PermissionedBackend(FilesystemBackend(root), rules)
-    visible = [str(number) for number, place in enumerate(places) if allows(rules, "read", place)]
-    for number, place in enumerate(places):
-        link = f"/links/{number}"
-        both = {needed: all(allows(rules, needed, each) for each in (link, place)) for needed in ("read", "write")}
-        if place in TREE:
-            assert backend.read(link).ok is both["read"]
-            assert backend.edit(link, "absent", "x").code == ("no_match" if all(both.values()) else "permission_denied")
-        else:
-            assert backend.ls(link).ok is both["read"]
-            new = backend.write(f"{link}/new", "x")
-            assert new.ok is all(allows(rules, "write", f"{each}/new") for each in (link, place))
-            (root / place[1:] / "new").unlink(missing_ok=True)
-    if allows(rules, "read", "/links") and allows(rules, "read", "/links/0"):
-        names = [info.path.rstrip("/").removeprefix("/links/") for info in backend.ls("/links").entries or ()]
-        assert sorted(names) == sorted(visible)
-        lines = {match.text.removeprefix("needle ") for match in backend.grep("needle", "/links").matches or ()}
-        assert all(allows(rules, "read", line) for line in lines)
-        assert lines == {place for place in TREE if allows(rules, "read", place)}

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from langchain_anthropic import ChatAnthropic
-from langchain_anthropic.middleware import AnthropicPromptCachingMiddleware
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 
 from deepfs import MemoryBackend, create_deep_agent
@@ -104,10 +103,3 @@ def test_subagents_cache_their_prompts(anthropic: Model) -> None:
     ]
     create_deep_agent(anthropic).invoke({"messages": [("user", "go")]})
     assert ["cache_control" in payload["tools"][-1] for payload in anthropic.payloads] == [True] * 3
-
-
-def test_middleware_of_the_user_replaces_the_default(anthropic: Model) -> None:
-    create_deep_agent(anthropic, middleware=[AnthropicPromptCachingMiddleware(ttl="1h")]).invoke(
-        {"messages": [("user", "go")]}
-    )
-    assert {payload["cache_control"]["ttl"] for payload in anthropic.payloads} == {"1h"}

@@ -72,9 +72,10 @@ async def test_large_files_are_transferred_by_the_sdk(
         return await run(command, seconds, most)
 
     monkeypatch.setattr(sandbox, "_run", counted)
-    assert [item.error for item in await sandbox.aupload_files([("/a", b"a"), ("/large.bin", content)])] == [None, None]
-    sandbox._contents.forget("/large.bin")
-    assert [item.content for item in await sandbox.adownload_files(["/large.bin", "/a"])] == [content, b"a"]
+    small, large = "/it's/größe *", "/it's/größe \n.bin"
+    assert [item.error for item in await sandbox.aupload_files([(small, b"a"), (large, content)])] == [None, None]
+    sandbox._contents.forget(large)
+    assert [item.content for item in await sandbox.adownload_files([large, small])] == [content, b"a"]
     assert len(commands) <= 4
 
 

@@ -134,14 +134,18 @@ def test_parallel_edits_of_files_in_state_are_merged(given: Any) -> None:
     assert "execute" not in model.offered
 
 
-def test_a_subclass_is_not_replaced_by_a_backend_of_deepfs() -> None:
+def test_only_backends_of_state_are_replaced_by_those_of_deepfs_and_subclasses_are_not() -> None:
     class Own(peer_backends.StateBackend):
         pass
 
-    adapted = from_deepagents(Own())
-    assert not isinstance(adapted, StateBackend)
-    assert isinstance(to_deepagents(adapted), peer_backends.StateBackend)
-    assert isinstance(to_deepagents(from_deepagents(peer_backends.StateBackend())), peer_backends.StateBackend)
+    theirs = peer_backends.StateBackend()
+    tree: Any = from_deepagents(peer_backends.CompositeBackend(default=theirs, routes={"/own/": Own()}))
+    assert isinstance(tree, CompositeBackend)
+    assert isinstance(tree.default, StateBackend)
+    assert isinstance(from_deepagents(theirs), StateBackend)
+    assert not isinstance(from_deepagents(Own()), StateBackend)
+    for backend in (theirs, Own()):
+        assert isinstance(to_deepagents(from_deepagents(backend)), peer_backends.StateBackend)
     with pytest.raises(TypeError, match="MemoryBackend"):
         from_deepagents(MemoryBackend())
 

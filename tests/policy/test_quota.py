@@ -507,27 +507,16 @@ class TestFailuresDuringChanges:
         assert await stored(files) == (90, 1)
 
 
-def test_a_quota_over_a_namespace_factory_is_refused() -> None:
+def test_over_files_of_many_callers_there_is_no_quota_and_no_place_for_versions() -> None:
     tenants = StoreBackend(InMemoryStore(), namespace=lambda _: ("tenant",))
-    for inner in (tenants, ReadOnlyBackend(tenants), CompositeBackend(MemoryBackend(), {"/t/": tenants})):
-        with pytest.raises(ValueError, match="count the files of all callers together"):
-            QuotaBackend(inner, 10)
-    assert QuotaBackend(StoreBackend(InMemoryStore(), namespace=("tenant",)), 10).write("/a.txt", "a").ok
-
-
-def test_a_quota_over_a_factory_of_backends_is_refused() -> None:
     with pytest.warns(DeprecationWarning, match="factories"):
         factory = ReadOnlyBackend(lambda _: MemoryBackend())
-    for inner in (factory, factory.inner, CompositeBackend(MemoryBackend(), {"/t/": factory})):
-        with pytest.raises(ValueError, match="count the files of all callers together"):
-            QuotaBackend(inner, 10)
-        with pytest.raises(ValueError, match="would lie in one place"):
-            HistoryBackend(inner, MemoryBackend())
-
-
-def test_versions_of_a_namespace_factory_are_not_kept_in_one_place() -> None:
-    tenants = StoreBackend(InMemoryStore(), namespace=lambda _: ("tenant",))
-    with pytest.raises(ValueError, match="would lie in one place"):
-        HistoryBackend(tenants, MemoryBackend())
+    for inner in (tenants, ReadOnlyBackend(tenants), factory, factory.inner):
+        for mounted in (inner, CompositeBackend(MemoryBackend(), {"/t/": inner})):
+            with pytest.raises(ValueError, match="count the files of all callers together"):
+                QuotaBackend(mounted, 10)
+            with pytest.raises(ValueError, match="would lie in one place"):
+                HistoryBackend(mounted, MemoryBackend())
+    assert QuotaBackend(StoreBackend(InMemoryStore(), namespace=("tenant",)), 10).write("/a.txt", "a").ok
     HistoryBackend(tenants)
     HistoryBackend(tenants, StoreBackend(InMemoryStore(), namespace=lambda _: ("tenant", "versions")))

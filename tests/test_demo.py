@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import pytest
 
@@ -21,14 +21,6 @@ ENVIRONMENT: Final = {
 pytestmark = pytest.mark.timeout(300)
 
 
-class Runs(NamedTuple):
-    """Output of the two runs, and their directory."""
-
-    first: str
-    second: str
-    directory: Path
-
-
 def run_demo(directory: Path, width: int) -> str:
     environment = {**ENVIRONMENT, "COLUMNS": str(width)}
     command = [sys.executable, str(DEMO)]
@@ -37,53 +29,23 @@ def run_demo(directory: Path, width: int) -> str:
     return done.stdout
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    directory = tmp_path_factory.mktemp("demo")
-    first, second = (run_demo(directory, width) for width in WIDTHS)
-    return Runs(first, second, directory)
-
-
-def test_the_second_run_finds_the_memories_of_the_first(runs: Runs) -> None:
-    assert "run-002" not in runs.first
-    assert "1 run remembered in .demo/memories.db" in runs.first
-    assert "first: /memories/run-001.md" in runs.second
-    assert "awrite('/memories/run-002.md'" in runs.second
-    assert "2 runs remembered in .demo/memories.db" in runs.second
-
-
-def test_the_demo_stores_its_memories_in_the_printed_directory(runs: Runs) -> None:
-    assert [path.name for path in runs.directory.iterdir()] == [".demo"]
-    assert (runs.directory / ".demo" / "memories.db").is_file()
-
-
-def test_searches_cover_every_mount(runs: Runs) -> None:
-    for printed in (runs.first, runs.second):
-        answer = printed.partition("agrep('get_config')")[2].partition("╰")[0]
-        assert [mount for mount in ("/", "/memories/", "/src/") if f"of {mount}, first:" in answer] == [
-            "/",
-            "/memories/",
-            "/src/",
-        ]
-
-
-def test_no_edit_is_lost(runs: Runs) -> None:
-    for printed in (runs.first, runs.second):
+def test_the_second_run_finds_the_memories_of_the_first(tmp_path: Path) -> None:
+    first, second = runs = [run_demo(tmp_path, width) for width in WIDTHS]
+    assert "run-002" not in first
+    assert "1 run remembered in .demo/memories.db" in first
+    assert "first: /memories/run-001.md" in second
+    assert "2 runs remembered in .demo/memories.db" in second
+    assert [path.name for path in tmp_path.iterdir()] == [".demo"]
+    assert (tmp_path / ".demo" / "memories.db").is_file()
+    for printed, width in zip(runs, WIDTHS, strict=True):
+        found = printed.partition("agrep('get_config')")[2].partition("╰")[0]
+        assert all(f"of {mount}, first:" in found for mount in ("/", "/memories/", "/src/"))
         assert "50 succeeded" in printed
-        assert "50 lines in 1 file of /memories/, first:" in printed
-
-
-def test_expected_errors_are_printed_and_no_others(runs: Runs) -> None:
-    for printed in (runs.first, runs.second):
+        assert "50 lines in 1 file of /memories/, first:" in printed, "an edit was lost"
         assert printed.count("Error: ") == 3
         for condition in ("already exists", "String not found", "'/src/no/such/file.py' not found"):
             assert condition in printed
-
-
-def test_the_tables_fit_the_terminal(runs: Runs) -> None:
-    for printed, width in zip((runs.first, runs.second), WIDTHS, strict=True):
-        borders = {len(line) for line in printed.splitlines() if line.startswith("╭")}
-        assert borders == {width}
+        assert {len(line) for line in printed.splitlines() if line.startswith("╭")} == {width}
         assert max(map(len, printed.splitlines())) <= width
 
 

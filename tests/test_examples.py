@@ -247,9 +247,7 @@ def test_conditions_limits_and_errors_have_their_status_codes(clients: Clients) 
     paths = {"none.md": 404, "a.md/b": 404, "..%2Fa": 400, "%00": 400}
     assert {path: client.get(f"/files/{path}").status_code for path in paths} == paths
     assert [put("/files/a.md/b", "x"), put("/files/x", b"\xff"), put("/files/x", b"x" * 1_000_001)] == [409, 400, 413]
-    bodies = (b'{"to": 1}', b'{"message": 1}', b'{"message": "\xff"}', b"{")
-    assert {client.post("/agent", content=body).status_code for body in bodies} == {400}
-    assert client.get("/search").status_code == 400
+    assert {client.post("/agent", content=body).status_code for body in (b'{"message": 1}', b"{")} == {400}
 
     # Two uploads without a length: the second one exceeds the quota, and nothing of it is stored.
     part = bytes(range(256)) * 4

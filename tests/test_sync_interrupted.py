@@ -9,7 +9,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from deepfs import CompositeBackend, MemoryBackend, run_sync
+from deepfs import CompositeBackend, MemoryBackend
 from deepfs.threads import pool
 from deepfs.threads.locks import path_locks
 from support.scripts import run_script
@@ -276,8 +276,7 @@ class TestInterruptedLocks:
         )
         assert printed.split() == ["True", "True", "True", "[]"]
 
-    @pytest.mark.parametrize("place", ["_enter", "_leave"])
-    @pytest.mark.parametrize("by", ["handler", "finaliser"])
+    @pytest.mark.parametrize(("place", "by"), [("_enter", "handler"), ("_leave", "finaliser")])
     def test_a_call_that_would_wait_for_the_interrupted_change_is_refused(
         self, tmp_path: Path, place: str, by: str
     ) -> None:
@@ -328,30 +327,6 @@ class TestInterruptedLocks:
 
 
 class TestFinalisers:
-    def test_a_finaliser_at_interpreter_exit_works_or_is_refused_at_once(self, tmp_path: Path) -> None:
-        printed = run_script(f"""
-            import anyio
-            from deepfs import (FilesystemBackend, MemoryBackend, run_sync)
-
-            disk, memory = FilesystemBackend({str(tmp_path)!r}), MemoryBackend()
-            assert disk.write("/a.txt", "one").ok and memory.write("/a.txt", "one").ok
-
-            def attempt(name, call):
-                try:
-                    print(name, call())
-                except RuntimeError as error:
-                    print(name, "interpreter ends" in str(error))
-
-            class Late:
-                def __del__(self, attempt=attempt, disk=disk, memory=memory, run=anyio.run):
-                    attempt("sync", lambda: disk.read("/a.txt").ok)
-                    attempt("async", lambda: run(disk.aread, "/a.txt").ok)
-                    attempt("memory", lambda: memory.read("/a.txt").ok)
-
-            late = Late()
-        """)
-        assert printed.splitlines() == ["sync True", "async True", "memory True"]
-
     def test_a_finaliser_that_would_wait_for_itself_is_refused(self, tmp_path: Path) -> None:
         printed = run_script(f"""
             import gc
@@ -417,10 +392,6 @@ class TestEndedLoop:
                 asyncio.get_running_loop().call_soon(fail)
                 await anyio.sleep_forever()
 
-            async def break_time():
-                with patch("time.monotonic", side_effect=ValueError("no time")):
-                    await anyio.sleep(0.001)
-
             for end in (stop, cancel_all, raise_in_a_callback):
                 others = []
 
@@ -442,31 +413,6 @@ class TestEndedLoop:
         """)
         ended = "deepfs's event loop ended before the call did; the next call starts it anew"
         assert printed.splitlines() == [ended, "1 3 True"] * 3
-
-    @pytest.mark.parametrize("patched", ["side_effect=ValueError('no time')", "return_value=None"])
-    def test_a_new_loop_is_started_after_time_was_patched(self, patched: str, tmp_path: Path) -> None:
-        printed = run_script(
-            f"""
-            import logging, time
-            from unittest.mock import patch
-            from deepfs import FilesystemBackend
-
-            logging.disable()  # asyncio tells of what it could not end.
-
-            backend = FilesystemBackend({str(tmp_path)!r})
-            backend.write("/a.txt", "one")
-            with patch("time.monotonic", {patched}):
-                for _ in range(3):
-                    try:
-                        backend.write("/a.txt", "two", overwrite=True)
-                    except RuntimeError as error:
-                        print(error)
-            print(backend.read("/a.txt").ok)
-        """,
-            "-Wignore",
-        )
-        assert printed.splitlines()[-1] == "True"
-        assert "ended before the call did" in printed
 
     def test_a_coroutine_that_the_loop_never_ran_is_closed(self) -> None:
         printed = run_script(
@@ -493,20 +439,6 @@ class TestEndedLoop:
 
 
 class TestOtherPlaces:
-    def test_sync_calls_work_in_asyncio_debug_mode(self, tmp_path: Path) -> None:
-        printed = run_script(
-            f"""
-            import logging
-            logging.disable()
-            from deepfs import FilesystemBackend
-            backend = FilesystemBackend({str(tmp_path)!r})
-            print(backend.write("/a.txt", "one").ok, backend.grep("one").matches[0].line)
-        """,
-            "-X",
-            "dev",
-        )
-        assert printed.split() == ["True", "1"]
-
     def test_a_child_forked_by_a_sync_override_can_make_calls(self, tmp_path: Path) -> None:
         printed = run_script(
             f"""
@@ -566,16 +498,6 @@ class TestOnTheLoopOfALockHolder:
             thread.join()
         assert "wait for itself" in refused[0]
         assert backend.write("/a.txt", "x").ok
-
-    def test_run_sync_works_from_a_trio_loop(self) -> None:
-        async def call() -> bool:
-            async def on_asyncio() -> str:
-                await anyio.lowlevel.checkpoint()
-                return anyio.get_cancelled_exc_class().__module__
-
-            return run_sync(on_asyncio).startswith("asyncio")
-
-        assert anyio.run(call, backend="trio")
 
 
 def test_a_nested_change_of_memory_is_refused() -> None:

@@ -12,7 +12,7 @@ from support.chat import ScriptedModel, call, calls
 THREAD = {"configurable": {"thread_id": "1"}}
 
 
-@pytest.mark.parametrize("named", ["write_file", "edit_file", "delete"])
+@pytest.mark.parametrize("named", ["write_file", "delete"])
 def test_moving_a_file_asks_like_the_named_tool(named: str) -> None:
     files = MemoryBackend()
     files.write("/a", "new")

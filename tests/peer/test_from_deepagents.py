@@ -29,12 +29,10 @@ pytestmark = pytest.mark.anyio
 to_deepagents(MemoryBackend())  # The first call looks up the installed version on disk.
 
 
-@pytest.fixture(params=["disk", "shell", "store"])
+@pytest.fixture(params=["disk", "store"])
 def backend(request: pytest.FixtureRequest, tmp_path: Path) -> BackendProtocol:
     if request.param == "disk":
         return from_deepagents(peer_backends.FilesystemBackend(tmp_path, virtual_mode=True))
-    if request.param == "shell":
-        return from_deepagents(peer_backends.LocalShellBackend(tmp_path, virtual_mode=True))
     return from_deepagents(peer_backends.StoreBackend(store=InMemoryStore(), namespace=lambda _: ("files",)))
 
 
@@ -136,17 +134,18 @@ def test_parallel_edits_of_files_in_state_are_merged(given: Any) -> None:
     assert "execute" not in model.offered
 
 
-def test_a_subclass_is_not_replaced_by_a_backend_of_deepfs() -> None:
+def test_only_backends_of_state_are_replaced_by_those_of_deepfs_and_subclasses_are_not() -> None:
     class Own(peer_backends.StateBackend):
         pass
 
-    adapted = from_deepagents(Own())
-    assert not isinstance(adapted, StateBackend)
-    assert isinstance(to_deepagents(adapted), peer_backends.StateBackend)
-    assert isinstance(to_deepagents(from_deepagents(peer_backends.StateBackend())), peer_backends.StateBackend)
-
-
-async def test_a_backend_of_deepfs_is_refused() -> None:
+    theirs = peer_backends.StateBackend()
+    tree: Any = from_deepagents(peer_backends.CompositeBackend(default=theirs, routes={"/own/": Own()}))
+    assert isinstance(tree, CompositeBackend)
+    assert isinstance(tree.default, StateBackend)
+    assert isinstance(from_deepagents(theirs), StateBackend)
+    assert not isinstance(from_deepagents(Own()), StateBackend)
+    for backend in (theirs, Own()):
+        assert isinstance(to_deepagents(from_deepagents(backend)), peer_backends.StateBackend)
     with pytest.raises(TypeError, match="MemoryBackend"):
         from_deepagents(MemoryBackend())
 
@@ -179,24 +178,26 @@ async def test_an_execute_without_timeout_is_called_without_and_refuses_one() ->
         await adapted.aexecute("x", timeout=5)
 
 
-@pytest.mark.parametrize("error", [FileNotFoundError, KeyError])
-async def test_a_class_whose_read_raises_for_a_missing_file_can_be_written_to(error: type[Exception]) -> None:
+async def test_a_class_whose_read_raises_for_a_missing_file_can_be_written_to() -> None:
     class Documents(peer.BackendProtocol):
+        error: type[Exception] = KeyError
+
         def __init__(self) -> None:
             self.texts: dict[str, str] = {}
 
         def read(self, file_path: str, offset: int = 0, limit: int = 2000) -> peer.ReadResult:
             if file_path not in self.texts:
-                raise error(file_path)
+                raise self.error(file_path)
             return peer.ReadResult(file_data={"content": self.texts[file_path], "encoding": "utf-8"})
 
         def write(self, file_path: str, content: str) -> peer.WriteResult:
             self.texts[file_path] = content
             return peer.WriteResult(path=file_path)
 
-    adapted = from_deepagents(Documents())
-    assert (await adapted.awrite("/docs/a", "x")).ok
-    assert (await adapted.awrite("/docs/a", "y")).code is ErrorCode.ALREADY_EXISTS
+    for Documents.error in (FileNotFoundError, KeyError):
+        adapted = from_deepagents(Documents())
+        assert (await adapted.awrite("/docs/a", "x")).ok
+        assert (await adapted.awrite("/docs/a", "y")).code is ErrorCode.ALREADY_EXISTS
 
 
 async def test_a_file_is_not_replaced_where_its_read_fails_for_an_unknown_reason() -> None:

@@ -21,6 +21,7 @@ from deepfs import (
     StateBackend,
     StoreBackend,
     WriteResult,
+    run_sync,
 )
 from deepfs.compat.deepagents import to_deepagents
 from support.scripted import ScriptedModel, calls
@@ -72,50 +73,36 @@ def tool_answers(result: dict[str, Any]) -> list[str]:
     return [str(message.content) for message in result["messages"] if isinstance(message, ToolMessage)]
 
 
-def check_conversation(result: dict[str, Any], disk: Path) -> None:
-    answers = tool_answers(result)
-    assert len(answers) == len(CONVERSATION)
-    assert not any(answer.startswith("Error") for answer in answers[:-1])
-    assert all(name in answers[4] for name in ("/plan.md", "/disk/", "/memories/"))
-    assert "one" in answers[5]
-    assert "two" in answers[5]
-    assert all(path in answers[7] for path in ("/plan.md", "/memories/note.md"))
-    assert all(path in answers[8] for path in ("/disk/a.txt", "/memories/note.md"))
-    assert "not found" in answers[10]
-    assert (disk / "a.txt").read_text() == "omega\nneedle\n"
-    assert "/plan.md" not in result.get("files", {})
-
-
 def tree(disk: Path) -> CompositeBackend:
     memories = StoreBackend(namespace=("user", "memories"))
     return CompositeBackend(StateBackend(), {"/disk/": FilesystemBackend(disk), "/memories/": memories})
 
 
-@pytest.mark.anyio
-async def test_a_conversation_uses_every_tool_asynchronously(tmp_path: Path) -> None:
-    agent = await to_thread.run_sync(lambda: agent_over(tree(tmp_path), *CONVERSATION))
-    result = await agent.ainvoke({"messages": ["go"]})
-    await to_thread.run_sync(check_conversation, result, tmp_path)
-
-
-def test_a_conversation_uses_every_tool_synchronously(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_conversation_uses_every_tool(tmp_path: Path, is_async: bool) -> None:
     agent = agent_over(tree(tmp_path), *CONVERSATION)
-    check_conversation(agent.invoke({"messages": ["go"]}), tmp_path)
+    given = {"messages": ["go"]}
+    result = run_sync(agent.ainvoke, given) if is_async else agent.invoke(given)
+    answers = tool_answers(result)
+    assert len(answers) == len(CONVERSATION)
+    assert not any(answer.startswith("Error") for answer in answers[:-1])
+    assert all(name in answers[4] for name in ("/plan.md", "/disk/", "/memories/"))
+    assert all(line in answers[5] for line in ("one", "two"))
+    assert all(path in answers[7] for path in ("/plan.md", "/memories/note.md"))
+    assert all(path in answers[8] for path in ("/disk/a.txt", "/memories/note.md"))
+    assert "not found" in answers[10]
+    assert (tmp_path / "a.txt").read_text() == "omega\nneedle\n"
+    assert "/plan.md" not in result.get("files", {})
 
 
 @pytest.mark.anyio
 async def test_commands_run_if_the_backend_executes() -> None:
+    assert not isinstance(to_deepagents(MemoryBackend()), peer.SandboxBackendProtocol)
     backend = CompositeBackend(EchoSandbox(), {"/other/": MemoryBackend()})
     assert isinstance(to_deepagents(backend), peer.SandboxBackendProtocol)
     agent = await to_thread.run_sync(lambda: agent_over(backend, ("execute", {"command": "make"})))
     [answer] = tool_answers(await agent.ainvoke({"messages": ["go"]}))
     assert "ran make" in answer
-
-
-def test_a_backend_without_execution_is_not_a_sandbox() -> None:
-    adapted = to_deepagents(MemoryBackend())
-    assert isinstance(adapted, peer.BackendProtocol)
-    assert not isinstance(adapted, peer.SandboxBackendProtocol)
 
 
 @pytest.mark.anyio

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from langchain_anthropic import ChatAnthropic
-from langchain_anthropic.middleware import AnthropicPromptCachingMiddleware
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 
 from deepfs import MemoryBackend, create_deep_agent
@@ -66,8 +65,7 @@ def test_models_of_anthropic_cache_the_prompt(invoke: Invoke, anthropic: Model) 
         assert (after["system"], after["tools"]) == (before["system"], before["tools"])
 
 
-@pytest.mark.parametrize("memory", [[], ["/AGENTS.md"]])
-@pytest.mark.parametrize("own", range(1, 5))
+@pytest.mark.parametrize(("own", "memory"), [(1, ["/AGENTS.md"]), (3, []), (3, ["/AGENTS.md"]), (4, ["/AGENTS.md"])])
 def test_no_request_has_more_breakpoints_than_anthropic_accepts(
     invoke: Invoke, anthropic: Model, own: int, memory: list[str]
 ) -> None:
@@ -105,10 +103,3 @@ def test_subagents_cache_their_prompts(anthropic: Model) -> None:
     ]
     create_deep_agent(anthropic).invoke({"messages": [("user", "go")]})
     assert ["cache_control" in payload["tools"][-1] for payload in anthropic.payloads] == [True] * 3
-
-
-def test_middleware_of_the_user_replaces_the_default(anthropic: Model) -> None:
-    create_deep_agent(anthropic, middleware=[AnthropicPromptCachingMiddleware(ttl="1h")]).invoke(
-        {"messages": [("user", "go")]}
-    )
-    assert {payload["cache_control"]["ttl"] for payload in anthropic.payloads} == {"1h"}

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 import pytest
 
 from deepfs.sandboxes.remote import RemoteSandbox
-from deepfs.testing import BackendConformance
+from deepfs.testing.conformance.at_once import CancellationConformance, ConcurrencyConformance
+from deepfs.testing.conformance.surface import TransferConformance
 from support.machines import Machine
 from support.sandboxes import raw_peek, raw_put, three_of
 from support.services import Maker, open_service
@@ -26,7 +27,10 @@ _numbers = count()
 
 
 @pytest.mark.needs("boxes of bubblewrap")
-class _OverService(BackendConformance):
+class _OverService(CancellationConformance, ConcurrencyConformance, TransferConformance):
+    """What the SDKs differ in: how commands and bytes get there and back. What runs in the sandbox is the same for all
+    sandboxes over commands, for which another class runs the whole suite."""
+
     service: str
     root: Path
 
@@ -66,15 +70,9 @@ class TestModal(_OverService):
     service = "modal"
 
 
-_TRANSPORT = pytest.mark.suite_parts("Cancellation", "Concurrency", "Path", "Reading", "Transfer", "Writing")
-"""What the SDKs differ in: how commands and bytes get there and back. What runs in the sandbox is the same for all."""
-
-
-@_TRANSPORT
 class TestDaytona(_OverService):
     service = "daytona"
 
 
-@_TRANSPORT
 class TestDeno(_OverService):
     service = "deno"

@@ -12,14 +12,11 @@ import pytest
 from deepagents.backends.protocol import SandboxBackendProtocol
 from langchain_tests.integration_tests import SandboxIntegrationTests
 
-from deepfs import run_sync
-from deepfs.backends import BubblewrapSandbox, CompositeBackend, LocalShellBackend, MemoryBackend
+from deepfs.backends import BubblewrapSandbox, CompositeBackend, MemoryBackend
 from deepfs.compat.deepagents import to_deepagents
 from deepfs.process import Command, capture
 from deepfs.types import ExecuteResponse
-from support.machines import Machine
 from support.sandboxes import LocalSandbox
-from support.services import open_service
 
 T = TypeVar("T")
 
@@ -114,14 +111,6 @@ class _Suite(SandboxIntegrationTests):
             request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
 
 
-class _InProcess(_Suite):
-    """File operations run in this process. If it is root, downloads run as nobody: permissions do not bind root."""
-
-    @pytest.fixture(autouse=True)
-    def _unprivileged(self, sandbox_backend: SandboxBackendProtocol, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(sandbox_backend, "download_files", _as_nobody(sandbox_backend.download_files))
-
-
 def _as_nobody(function: Callable[[list[str]], T]) -> Callable[[list[str]], T]:
     def call(paths: list[str]) -> T:
         if os.geteuid() != 0:
@@ -135,20 +124,18 @@ def _as_nobody(function: Callable[[list[str]], T]) -> Callable[[list[str]], T]:
     return call
 
 
-class TestLocalShell(_InProcess):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def sandbox(cls, directory: Path, tools: Path) -> SandboxBackendProtocol:
-        cls.root = str(directory)
-        env = {"PATH": f"{tools}:{os.defpath}"}
-        return to_deepagents(LocalShellBackend(directory, False, max_output_bytes=_OUTPUT_BYTES, env=env))
-
-
 @pytest.mark.needs("BubblewrapSandbox")
-class TestBubblewrap(_InProcess):
-    """The sandbox is mounted at the path that commands see."""
+class TestBubblewrap(_Suite):
+    """The sandbox is mounted at the path that commands see.
+
+    File operations run in this process. If it is root, downloads run as nobody: permissions do not bind root.
+    """
 
     root = "/workspace"
+
+    @pytest.fixture(autouse=True)
+    def _unprivileged(self, sandbox_backend: SandboxBackendProtocol, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sandbox_backend, "download_files", _as_nobody(sandbox_backend.download_files))
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -180,32 +167,3 @@ class TestOverCommands(_Suite):
     def sandbox(cls, directory: Path, tools: Path) -> SandboxBackendProtocol:
         cls.root = str(directory)
         return to_deepagents(_Unprivileged(tools))
-
-
-@pytest.mark.needs("boxes of bubblewrap")
-class _OverService(_Suite):
-    """The SDK runs on one event loop; async calls come from others."""
-
-    root = "/tmp"
-    service: str
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def sandbox(cls, directory: Path, tools: Path) -> Iterator[SandboxBackendProtocol]:
-        machine = Machine(directory, {"PATH": f"/tmp/{tools.name}:{os.defpath}"})
-        service = open_service(cls.service, machine)
-        make = run_sync(service.__aenter__)
-        yield to_deepagents(make("/", max_output_bytes=_OUTPUT_BYTES))
-        run_sync(service.__aexit__, None, None, None)
-
-
-class TestModal(_OverService):
-    service = "modal"
-
-
-class TestDaytona(_OverService):
-    service = "daytona"
-
-
-class TestDeno(_OverService):
-    service = "deno"

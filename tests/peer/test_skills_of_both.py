@@ -8,16 +8,13 @@ from deepagents import create_deep_agent as create_peer_agent
 from deepagents.backends import FilesystemBackend as PeerBackend
 from deepagents.backends import LocalShellBackend as PeerShell
 from deepagents.middleware import skills as peer
-from langchain.agents.middleware.types import ModelRequest
-from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
-from langchain_core.tools import tool
-from langchain_openai import ChatOpenAI
+from langchain_core.messages import AIMessage
 from langgraph.checkpoint.memory import InMemorySaver
 
 from deepfs import CompositeBackend, FilesystemBackend, MemoryBackend, create_deep_agent
 from deepfs.middleware import skills as own
 from support.agents import Invoke, invoke
-from support.chat import ScriptedModel, call, calls
+from support.chat import ScriptedModel
 
 __all__ = ["invoke"]
 
@@ -67,44 +64,6 @@ def test_a_shell_of_deepagents_gets_copies_beneath_its_root(tmp_path: Path) -> N
         own.SkillsMiddleware(backend=files, sources=["/mine-only/"]).before_agent({}, None)["skills_load_errors"] == []
     )
     assert (tmp_path / "mine-only/pdf/run.sh").exists()
-
-
-@tool
-def merge_pdf() -> str:
-    """Merge."""
-    return "merged"
-
-
-def read(path: str) -> list[AnyMessage]:
-    turn = calls(call("read_file", file_path=path))
-    return [turn, ToolMessage("text", tool_call_id=turn.tool_calls[0]["id"])]
-
-
-def test_models_that_take_tools_in_messages_get_them_behind_the_turn() -> None:
-    files = MemoryBackend()
-    files.write("/skills/pdf/SKILL.md", "---\nname: pdf\ndescription: d\nmetadata:\n  include_tools: merge_pdf\n---\n")
-    skills = own.SkillsMiddleware(backend=files, sources=["/skills"], tools=[merge_pdf])
-    seen: list[ModelRequest[Any]] = []
-    request = ModelRequest[Any](
-        model=ChatOpenAI(model="gpt-5", api_key="x", profile={"mid_conversation_tools": True}),
-        messages=[*read("/skills/pdf/SKILL.md"), AIMessage("Read."), *read("/skills/x/SKILL.md")],
-        state=skills.before_agent({}, None),
-    )
-    skills.wrap_model_call(request, lambda sent: seen.append(sent))
-    assert [message.type for message in seen[0].messages] == ["ai", "tool", "system", "ai", "ai", "tool"]
-    [block] = seen[0].messages[2].content
-    assert (block["type"], block["tools"][0]["name"]) == ("additional_tools", "merge_pdf")
-    assert seen[0].tools == []
-
-
-def test_public_names_and_constants() -> None:
-    constants = [name for name in vars(peer) if name.startswith("MAX_")]
-    assert [getattr(own, name) for name in constants] == [getattr(peer, name) for name in constants]
-    assert len(constants) == 6
-    assert {*peer.__all__, "SkillSource", "SkillsStateUpdate", "SKILLS_SYSTEM_PROMPT"} <= {*own.__all__}
-    assert own.SkillMetadata.__annotations__.keys() == peer.SkillMetadata.__annotations__.keys()
-    keys = own.SkillsState.__annotations__.keys()
-    assert keys == peer.SkillsState.__annotations__.keys()
 
 
 def test_a_thread_of_deepagents_goes_on(root: Path, invoke: Invoke) -> None:

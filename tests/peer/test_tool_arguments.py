@@ -13,20 +13,13 @@ from deepfs import FilesystemMiddleware, MemoryBackend, PermissionedBackend, cre
 from deepfs.middleware.arguments import ARGUMENTS
 from support.chat import ScriptedModel
 
-SCHEMAS = {tool.name: tool.args_schema for tool in peer.FilesystemMiddleware().tools}
 
-
-@pytest.mark.parametrize("name", SCHEMAS)
-def test_every_argument_of_a_tool_of_deepagents_has_the_same_name_here(name: str) -> None:
-    theirs, ours = SCHEMAS[name], ARGUMENTS[name]
-    assert theirs.model_fields.keys() <= ours.model_fields.keys()
-    given = {field: None for field, info in theirs.model_fields.items() if not info.is_required()}
-    needed = dict.fromkeys((field for field, info in theirs.model_fields.items() if info.is_required()), "x")
-    ours.model_validate({**given, **needed})
-
-
-def test_every_tool_name_of_deepagents_is_one_here() -> None:
+def test_tools_and_their_arguments_have_the_names_of_deepagents() -> None:
     assert set(peer.FsToolName.__args__) <= set(ARGUMENTS)
+    for tool in peer.FilesystemMiddleware().tools:
+        theirs, ours = tool.args_schema.model_fields, ARGUMENTS[tool.name]
+        assert theirs.keys() <= ours.model_fields.keys(), tool.name
+        ours.model_validate({field: "x" if info.is_required() else None for field, info in theirs.items()})
 
 
 def test_rules_of_deepagents_hold_here() -> None:

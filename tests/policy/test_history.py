@@ -9,7 +9,6 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import pytest
-from msgspec.structs import replace
 
 from deepfs import (
     FilesystemBackend,
@@ -23,7 +22,7 @@ from deepfs.errors import BackendError, NotFoundError, PermissionDeniedError
 from deepfs.operations import Operation
 from deepfs.policy import HistoryBackend, WrapperBackend
 from deepfs.testing import FaultyBackend
-from deepfs.types import EditResult, FileUploadResponse
+from deepfs.types import EditResult
 from support.processes import started
 
 pytestmark = pytest.mark.anyio
@@ -106,21 +105,20 @@ FAILING: dict[str, Callable[[HistoryBackend], Awaitable[Any]]] = {
 }
 
 
-@pytest.mark.parametrize("change", FAILING.values(), ids=FAILING)
-async def test_a_failed_change_keeps_no_version(change: Callable[[HistoryBackend], Awaitable[Any]]) -> None:
-    memory, archive = MemoryBackend(), MemoryBackend()
-    history = HistoryBackend(memory, archive, keep=2)
-    await history.aupload_files([("/other", b"o"), ("/d/a", b"d"), ("/a", b"1")])
-    for text in ("2", "3", "nn now"):
-        await history.awrite("/a", text, overwrite=True)
-    assert await contents(history, "/a") == [b"2", b"3"]
-    before = await archive.aglob("/.history/**")
-    for _ in range(3):
-        assert not (await change(history)).ok
-    assert await archive.aglob("/.history/**") == before
-    assert await contents(history, "/a") == [b"2", b"3"]
-    await history.adelete("/a")
-    assert await contents(history, "/a") == [b"3", b"nn now"]
+async def test_a_failed_change_keeps_no_version() -> None:
+    for name, change in FAILING.items():
+        memory, archive = MemoryBackend(), MemoryBackend()
+        history = HistoryBackend(memory, archive, keep=2)
+        await history.aupload_files([("/other", b"o"), ("/d/a", b"d"), ("/a", b"1")])
+        for text in ("2", "3", "nn now"):
+            await history.awrite("/a", text, overwrite=True)
+        before = await archive.aglob("/.history/**")
+        for _ in range(3):
+            assert not (await change(history)).ok, name
+        assert await archive.aglob("/.history/**") == before, name
+        assert await contents(history, "/a") == [b"2", b"3"], name
+        await history.adelete("/a")
+        assert await contents(history, "/a") == [b"3", b"nn now"], name
 
 
 async def test_only_successful_uploads_of_a_batch_keep_versions() -> None:
@@ -145,19 +143,18 @@ class Answering(WrapperBackend):
         return result
 
 
-@pytest.mark.parametrize("answer", [BackendError("Error: the answer is lost"), OSError("lost")], ids=["told", "raised"])
-async def test_a_change_whose_response_is_lost_keeps_a_version(answer: Exception) -> None:
-    inner = Answering(MemoryBackend())
-    history = HistoryBackend(inner, MemoryBackend())
-    await history.awrite("/a", "1")
-    await history.awrite("/d/b", "b")
-    inner.answer = answer
-    for change in (history.awrite("/a", "2", overwrite=True), history.adelete("/d")):
-        with suppress(OSError):
-            assert not (await change).ok
-    inner.answer = None
-    assert await contents(history, "/a") == [b"1"]
-    assert await contents(history, "/d/b") == [b"b"]
+async def test_a_change_whose_response_is_lost_keeps_a_version() -> None:
+    for answer in (BackendError("Error: the answer is lost"), OSError("lost")):
+        inner = Answering(MemoryBackend())
+        history = HistoryBackend(inner, MemoryBackend())
+        await history.awrite("/a", "1")
+        await history.awrite("/d/b", "b")
+        inner.answer = answer
+        for change in (history.awrite("/a", "2", overwrite=True), history.adelete("/d")):
+            with suppress(OSError):
+                assert not (await change).ok
+        inner.answer = None
+        assert (await contents(history, "/a"), await contents(history, "/d/b")) == ([b"1"], [b"b"])
 
 
 async def test_a_change_cancelled_before_it_happens_keeps_no_version() -> None:
@@ -203,29 +200,21 @@ async def with_a_secret(how: str) -> tuple[MemoryBackend, HistoryBackend, Callab
 
 
 @pytest.mark.parametrize("how", ["in the same backend", "in another one"])
-@pytest.mark.parametrize("is_there", [True, False])
-async def test_versions_of_unreadable_files_are_denied(how: str, is_there: bool) -> None:
+async def test_versions_need_the_permissions_of_their_file(how: str) -> None:
     memory, keeper, ruled = await with_a_secret(how)
-    if not is_there:
+    writer = ruled("write")
+    assert await writer.aread_version("/secret", 1) == b"password 1\n"
+    assert (await writer.arestore("/secret", 1)).code == "permission_denied"
+    reader = ruled("read")
+    for is_there in (True, False):
+        for look in (reader.ahistory("/secret"), reader.aread_version("//secret/", 1), reader.adiff("/secret", 1)):
+            with pytest.raises(PermissionDeniedError, match="permission denied for read on /secret"):
+                await look
+        assert (await reader.arestore("/secret", 1)).code == "permission_denied"
+        shown = await memory.adownload_files(["/secret"])
+        assert shown[0].content == (b"password 2\n" if is_there else None)
         await keeper.adelete("/secret")
-    agent = ruled("read")
-    for look in (agent.ahistory("/secret"), agent.aread_version("//secret/", 1), agent.adiff("/secret", 1)):
-        with pytest.raises(PermissionDeniedError, match="permission denied for read on /secret"):
-            await look
-    assert (await agent.arestore("/secret", 1)).code == "permission_denied"
-    shown = await memory.adownload_files(["/secret"])
-    assert shown[0].content == (b"password 2\n" if is_there else None)
     assert (await keeper.aread_version("/secret", 1)) == b"password 1\n"
-
-
-@pytest.mark.parametrize("how", ["in the same backend", "in another one"])
-async def test_unwritable_files_are_not_restored(how: str) -> None:
-    memory, keeper, ruled = await with_a_secret(how)
-    agent = ruled("write")
-    assert await agent.aread_version("/secret", 1) == b"password 1\n"
-    assert (await agent.arestore("/secret", 1)).code == "permission_denied"
-    assert memory.read("/secret").file_data.content == "password 2\n"  # type: ignore[union-attr]
-    assert await contents(keeper, "/secret") == [b"password 1\n"]
 
 
 async def test_symlinks_do_not_give_access_to_denied_versions(tmp_path: Path) -> None:
@@ -283,6 +272,9 @@ async def test_histories_over_the_same_versions_share_the_numbering() -> None:
             group.start_soon(write, number)
     versions = await histories[0].ahistory("/a")
     assert [version.number for version in versions] == list(range(1, 21))
+    last = (await memory.adownload_files(["/a"]))[0].content
+    kept = [*await contents(histories[1], "/a"), last]
+    assert sorted(map(str, kept)) == sorted(map(str, [b"start", *(b"%d" % number for number in range(20))]))
 
 
 async def test_deleting_a_tree_during_writes_loses_no_version(history: HistoryBackend) -> None:
@@ -299,14 +291,6 @@ async def test_deleting_a_tree_during_writes_loses_no_version(history: HistoryBa
     for number in range(10):
         found = (await history.adownload_files([f"/d/{number}"]))[0].content
         assert {*await contents(history, f"/d/{number}"), found} - {None} == {b"0", b"1"}
-
-
-async def test_only_the_newest_versions_are_kept() -> None:
-    history = HistoryBackend(MemoryBackend(), keep=3)
-    for number in range(6):
-        await history.awrite("/a", str(number), overwrite=True)
-    assert await contents(history, "/a") == [b"2", b"3", b"4"]
-    assert [version.number for version in await history.ahistory("/a")] == [3, 4, 5]
 
 
 async def test_the_directory_of_versions_cannot_be_accessed() -> None:
@@ -333,28 +317,6 @@ async def test_a_change_is_refused_if_the_version_cannot_be_kept() -> None:
     assert memory.read("/a").file_data.content == "x"  # type: ignore[union-attr]
 
 
-async def test_unreadable_files_cannot_be_changed() -> None:
-    memory = MemoryBackend()
-    memory.write("/a", "x")
-    unreadable = PermissionedBackend(memory, [FilesystemPermission(["read"], ["/a"], "deny")])
-    history = HistoryBackend(unreadable, MemoryBackend())
-    assert (await history.awrite("/a", "y", overwrite=True)).code == "permission_denied"
-    assert memory.read("/a").file_data.content == "x"  # type: ignore[union-attr]
-
-
-async def test_concurrent_changes_lose_no_version(history: HistoryBackend) -> None:
-    await history.awrite("/a", "start")
-
-    async def write(number: int) -> None:
-        assert (await history.awrite("/a", str(number), overwrite=True)).ok
-
-    async with anyio.create_task_group() as group:
-        for number in range(20):
-            group.start_soon(write, number)
-    last = (await history.aread("/a")).file_data.content.encode()  # type: ignore[union-attr]
-    assert sorted([*await contents(history, "/a"), last]) == sorted([b"start", *(str(n).encode() for n in range(20))])
-
-
 def test_a_file_and_its_symlinks_share_one_history(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("1")
     (tmp_path / "link").symlink_to("file")
@@ -364,26 +326,11 @@ def test_a_file_and_its_symlinks_share_one_history(tmp_path: Path) -> None:
     assert run_sync(contents, history, "/file") == run_sync(contents, history, "/link") == [b"1", b"2"]
 
 
-@pytest.mark.parametrize("arguments", [{"directory": "/"}, {"keep": 0}])
-def test_invalid_settings_are_refused(arguments: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"version"):
-        HistoryBackend(MemoryBackend(), **arguments)
-
-
-class Normalising(WrapperBackend):
-    """Reports another path than the one given."""
-
-    async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        return [replace(outcome, path="/elsewhere") for outcome in await super().aupload_files(files)]
-
-
-async def test_upload_responses_are_matched_by_their_order() -> None:
-    files = MemoryBackend()
-    await files.awrite("/f", "before")
-    history = HistoryBackend(Normalising(files), MemoryBackend())
-    [outcome] = await history.aupload_files([("/f", b"after")])
-    assert outcome.error is None
-    assert [await history.aread_version("/f", each.number) for each in await history.ahistory("/f")] == [b"before"]
+def test_invalid_settings_are_refused() -> None:
+    invalid: list[dict[str, Any]] = [{"directory": "/"}, {"keep": 0}]
+    for settings in invalid:
+        with pytest.raises(ValueError, match=r"version"):
+            HistoryBackend(MemoryBackend(), **settings)
 
 
 EDITOR = """
@@ -414,25 +361,6 @@ async def check_every_content_is_kept(history: HistoryBackend, path: str, edits:
     assert await contents(history, path) == replaced
 
 
-async def test_histories_over_one_storage_keep_every_content(tmp_path: Path) -> None:
-    def made() -> HistoryBackend:
-        return HistoryBackend(FilesystemBackend(tmp_path / "files"), SqliteBackend(tmp_path / "archive.db"), keep=1000)
-
-    histories = [made(), made()]
-    await histories[0].awrite("/a", "|")
-
-    async def edit(history: HistoryBackend, name: str) -> None:
-        for number in range(15):
-            assert (await history.aedit("/a", "|", f"{name}{number},|")).ok
-
-    async with anyio.create_task_group() as group:
-        for history, name in zip(histories, "ab", strict=True):
-            group.start_soon(edit, history, name)
-    await check_every_content_is_kept(made(), "/a", 30)
-    for history in histories:
-        await history.aclose()
-
-
 def test_processes_with_one_history_keep_every_content(tmp_path: Path) -> None:
     files, archive = tmp_path / "files", tmp_path / "archive.db"
     history = HistoryBackend(FilesystemBackend(files), SqliteBackend(archive), keep=1000)
@@ -451,41 +379,29 @@ def test_processes_with_one_history_keep_every_content(tmp_path: Path) -> None:
     run_sync(history.aclose)
 
 
-@pytest.mark.parametrize("change", ["write", "edit", "delete"])
-async def test_a_change_keeps_what_another_process_stored_meanwhile(tmp_path: Path, change: str) -> None:
-    other = FilesystemBackend(tmp_path)
-
+async def test_a_change_keeps_what_another_process_stored_meanwhile(tmp_path: Path) -> None:
     class Late(WrapperBackend):
         """Another process writes between the look at the file and the change."""
 
         async def run(self, operation: Operation) -> Any:
             if operation.name == change and not (await other.aedit("/a", "1", "2")).ok:
-                assert (await other.aread("/a")).ok
-            return await super().run(operation)
-
-    await other.awrite("/a", "1 x")
-    history = HistoryBackend(Late(FilesystemBackend(tmp_path)), MemoryBackend())
-    changes: dict[str, Callable[[], Awaitable[Any]]] = {
-        "write": lambda: history.awrite("/a", "3", overwrite=True),
-        "edit": lambda: history.aedit("/a", "x", "y"),
-        "delete": lambda: history.adelete("/a"),
-    }
-    assert (await changes[change]()).ok
-    assert await contents(history, "/a") == [b"2 x"]
-
-
-async def test_a_file_that_another_process_makes_meanwhile_is_kept(tmp_path: Path) -> None:
-    other = FilesystemBackend(tmp_path)
-
-    class Late(WrapperBackend):
-        async def run(self, operation: Operation) -> Any:
-            if operation.name == "write":
                 await other.awrite("/a", "theirs")
             return await super().run(operation)
 
-    history = HistoryBackend(Late(FilesystemBackend(tmp_path)), MemoryBackend())
-    assert (await history.awrite("/a", "mine", overwrite=True)).ok
-    assert await contents(history, "/a") == [b"theirs"]
+    rows = (("write", "1 x"), ("edit", "1 x"), ("delete", "1 x"), ("write", None))
+    for number, (change, before) in enumerate(rows):
+        root = tmp_path / str(number)
+        other = FilesystemBackend(root)
+        if before:
+            await other.awrite("/a", before)
+        history = HistoryBackend(Late(FilesystemBackend(root)), MemoryBackend())
+        changes: dict[str, Callable[[], Awaitable[Any]]] = {
+            "write": lambda history=history: history.awrite("/a", "3", overwrite=True),
+            "edit": lambda history=history: history.aedit("/a", "x", "y"),
+            "delete": lambda history=history: history.adelete("/a"),
+        }
+        assert (await changes[change]()).ok, change
+        assert await contents(history, "/a") == [b"2 x" if before else b"theirs"], change
 
 
 def bits(path: Path) -> int:

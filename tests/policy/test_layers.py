@@ -19,14 +19,13 @@ from deepfs.policy import (
     QuotaBackend,
     WrapperBackend,
 )
-from deepfs.testing import BackendConformance, BackendStateMachine
+from deepfs.testing import BackendStateMachine
 from deepfs.testing.conformance.at_once import CancellationConformance, ConcurrencyConformance, WatchingConformance
 from deepfs.testing.conformance.surface import TransferConformance
 from support.raw import RawMemory
 from support.rooted import RootedBackend
-from support.selection import few_on_trio
 
-Layer = Callable[[MemoryBackend], BackendProtocol]
+Layer = Callable[[BackendProtocol], BackendProtocol]
 
 ALL_ALLOWED: Final = [
     FilesystemPermission(["read", "write", "execute"], ["/**"]),
@@ -46,56 +45,56 @@ async def nothing_async(call: Call, result: object = None) -> None:
     """An async hook that does nothing."""
 
 
-def hooked(memory: MemoryBackend) -> BackendProtocol:
-    audited = AuditedBackend(memory, lambda record: None)
+def hooked(inner: BackendProtocol) -> BackendProtocol:
+    audited = AuditedBackend(inner, lambda record: None)
     return HookedBackend(audited, [nothing, nothing_async], [nothing, nothing_async])
 
 
-def mount_in_a_mount(memory: MemoryBackend) -> BackendProtocol:
-    inner = CompositeBackend(MemoryBackend(), {"/in/a/mount": memory})
-    outer = CompositeBackend(MemoryBackend(), {"/outer": inner, "/out": MemoryBackend()})
+def mount_in_a_mount(inner: BackendProtocol) -> BackendProtocol:
+    mounted = CompositeBackend(MemoryBackend(), {"/in/a/mount": inner})
+    outer = CompositeBackend(MemoryBackend(), {"/outer": mounted, "/out": MemoryBackend()})
     return RootedBackend(outer, "/outer/in/a/mount")
 
 
 LAYERS: Final[dict[str, Layer]] = {
-    "a wrapper in a wrapper": lambda memory: WrapperBackend(WrapperBackend(memory)),
+    "a wrapper in a wrapper": lambda inner: WrapperBackend(WrapperBackend(inner)),
     "hooks that do nothing": hooked,
-    "versions elsewhere": lambda memory: HistoryBackend(memory, MemoryBackend(), "/"),
-    "no rules": PermissionedBackend,
-    "all allowed": lambda memory: PermissionedBackend(memory, ALL_ALLOWED),
-    "denied elsewhere": lambda memory: PermissionedBackend(memory, DENIED_ELSEWHERE),
-    "a quota never reached": lambda memory: QuotaBackend(memory, max_bytes=10**9, max_files=10**6),
+    "versions elsewhere": lambda inner: HistoryBackend(inner, MemoryBackend(), "/"),
+    "all allowed": lambda inner: PermissionedBackend(inner, ALL_ALLOWED),
+    "denied elsewhere": lambda inner: PermissionedBackend(inner, DENIED_ELSEWHERE),
+    "a quota never reached": lambda inner: QuotaBackend(inner, max_bytes=10**9, max_files=10**6),
     "a mount in a mount": mount_in_a_mount,
 }
 
 
-class TestLayers(
-    RawMemory,
-    BackendStateMachine,
-    TransferConformance,
-    ConcurrencyConformance,
-    CancellationConformance,
-    WatchingConformance,
-):
-    """Random programs on each layer, and what it decides itself: streams, tasks at once, cancellation, watching."""
+def all_layers(inner: BackendProtocol) -> BackendProtocol:
+    for layer in LAYERS.values():
+        inner = layer(inner)
+    return inner
+
+
+class TestEachLayer(RawMemory, BackendStateMachine):
+    """Random programs."""
 
     steps = 600
 
     @pytest.fixture(params=LAYERS.values(), ids=LAYERS)
     def backend(self, request: pytest.FixtureRequest) -> BackendProtocol:
         self.memory = MemoryBackend()
-        self.layer: Layer = request.param
-        return self.layer(self.memory)
+        layer: Layer = request.param
+        return layer(self.memory)
 
 
-@few_on_trio
-class TestHistory(RawMemory, BackendConformance):
-    """Versions in a directory of the same backend, where each change stores two files."""
+class TestAllLayers(
+    RawMemory, TransferConformance, ConcurrencyConformance, CancellationConformance, WatchingConformance
+):
+    """What layers decide themselves: streams, tasks at once, cancellation, watching."""
 
-    @pytest.fixture
-    def backend(self) -> HistoryBackend:
+    @pytest.fixture(params=[all_layers, HistoryBackend], ids=["all", "versions within"])
+    def backend(self, request: pytest.FixtureRequest) -> BackendProtocol:
         self.memory = MemoryBackend()
-        return HistoryBackend(self.memory)
+        layer: Layer = request.param
+        return layer(self.memory)
 
 
 class TestPermissionsOnDisk(BackendStateMachine):

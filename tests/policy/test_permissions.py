@@ -1,6 +1,7 @@
 """Permissions: what they match, refuse and hide, and what a refusal reveals."""
 
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -44,56 +45,28 @@ def secret_files() -> MemoryBackend:
 
 
 class TestRules:
-    @pytest.mark.parametrize(
-        ("pattern", "path", "matches"),
-        [
-            ("/secret/**", "/secret", True),
-            ("/secret/**", "/secret/a/b", True),
-            ("/secret/**", "/secret/.env", True),
-            ("/secret/**", "/secrets", False),
-            ("/secret/", "/secret", True),
-            ("/secret/", "/secret/a", True),
-            ("/secret", "/secret/a", False),
-            ("/secret", "/Secret", False),
-            ("/*", "/.env", True),
-            ("/*", "/a/b", False),
-            ("/**", "/", True),
-            ("/", "/", True),
-            ("/", "/a", False),
-            ("/**/*.env", "/.env", True),
-            ("/**/*.env", "/a/b/x.env", True),
-            ("/{a,b/**}", "/b", True),
-            ("/{a,b/**}", "/a/x", False),
-            ("/a?c", "/a/c", False),
-            ("/[!a]", "/b", True),
-            ("/a\\*", "/a*", True),
-            ("/a\\*", "/ab", False),
-            ("/a/./b//c", "/a/b/c", True),
-        ],
-    )
-    def test_patterns(self, pattern: str, path: str, matches: bool) -> None:
-        rule = FilesystemPermission(["read"], [pattern], "deny")
-        assert rule.matches("read", path) is matches
-        assert not rule.matches("write", path)
-        assert decide([rule], "read", path) == (("deny", rule) if matches else ("allow", None))
+    def test_patterns(self) -> None:
+        """Those that the matrix does not draw."""
+        for pattern, matching, others in (
+            ("/secret/**", ("/secret", "/secret/.env"), ("/secrets", "/")),
+            ("/secret/", ("/secret", "/secret/a"), ("/secrets",)),
+            ("/", ("/",), ("/a",)),
+            ("/{a,b/**}", ("/a", "/b"), ("/a/x",)),
+            ("/[!a]?c", ("/bbc",), ("/abc", "/b/c")),
+            ("/a\\*", ("/a*",), ("/ab",)),
+            ("/a/./b//c", ("/a/b/c",), ("/a/b",)),
+        ):
+            rule = FilesystemPermission(["read"], [pattern], "deny")
+            for path in (*matching, *others):
+                assert rule.matches("read", path) is (path in matching), (pattern, path)
+                assert decide([rule], "read", path) == (("deny", rule) if path in matching else ("allow", None))
+                assert not rule.matches("write", path)
 
-    def test_the_first_matching_rule_decides_and_the_default_is_allow(self) -> None:
-        allow = FilesystemPermission(["read"], ["/work/**"])
-        deny = FilesystemPermission(["read", "write"], ["/**"], "deny")
-        assert decide([allow, deny], "read", "/work/x") == ("allow", allow)
-        assert decide([deny, allow], "read", "/work/x") == ("deny", deny)
-        assert decide([allow, deny], "write", "/work/x") == ("deny", deny)
-        assert decide([], "write", "/work/x") == ("allow", None)
-        assert decide([allow, deny], "read", "//work/./x/").mode == "allow"
-
-    @pytest.mark.parametrize(
-        ("arguments", "error"),
-        [
-            ({"paths": ["work"]}, ValueError),
-            ({"paths": ["/a/../b"]}, ValueError),
-            ({"paths": ["/~"]}, ValueError),
-            ({"paths": ["~/a"]}, ValueError),
-            ({"paths": ["/a["]}, ValueError),
+    def test_invalid_rules_are_refused(self) -> None:
+        for path in ("work", "/a/../b", "/~", "~/a", "/a["):
+            with pytest.raises(ValueError, match=r"path|pattern"):
+                FilesystemPermission(["read"], [path])
+        wrong: list[tuple[dict[str, Any], type[Exception]]] = [
             ({"paths": "/work"}, TypeError),
             ({"paths": [1]}, TypeError),
             ({"paths": [None]}, TypeError),
@@ -106,23 +79,18 @@ class TestRules:
             ({"operations": ["Read"]}, ValueError),
             ({"mode": "ask"}, ValueError),
             ({"operations": ["read", "execute"], "paths": ["/work/**"]}, ValueError),
-        ],
-    )
-    def test_invalid_rules_are_refused(self, arguments: dict[str, Any], error: type[Exception]) -> None:
-        with pytest.raises(error):
-            FilesystemPermission(**{"operations": ["read"], "paths": ["/x"], **arguments})
-
-    def test_an_unknown_operation_raises(self) -> None:
-        rules = [FilesystemPermission(["read"], ["/**"], "deny")]
+        ]
+        for arguments, error in wrong:
+            with pytest.raises(error):
+                FilesystemPermission(**{"operations": ["read"], "paths": ["/x"], **arguments})
+        rules: Any
+        for rules in (None, 5, "deny", [None], ["deny"], [{"mode": "deny"}]):
+            with pytest.raises(TypeError, match="rules is a list of FilesystemPermission"):
+                PermissionedBackend(MemoryBackend(), rules)
         operation: Any = "Read"
         for judge in (decide, decide_beneath):
             with pytest.raises(ValueError, match="unknown operation 'Read'; known are read, write, execute"):
-                judge(rules, operation, "/a")
-
-    @pytest.mark.parametrize("rules", [None, 5, "deny", [None], ["deny"], [{"mode": "deny"}]])
-    def test_wrong_types_of_rules_are_refused(self, rules: Any) -> None:
-        with pytest.raises(TypeError, match="rules is a list of FilesystemPermission"):
-            PermissionedBackend(MemoryBackend(), rules)
+                judge([FilesystemPermission(["read"], ["/**"], "deny")], operation, "/a")
 
     def test_decide_beneath_returns_the_strictest_possible_decision(self) -> None:
         allow = FilesystemPermission(["read"], ["/work/**"])
@@ -159,19 +127,19 @@ ON_A_PATH: dict[str, Callable[[Any, str], Any]] = {
 }
 
 
-@pytest.mark.parametrize("operation", ON_A_PATH)
-async def test_a_refusal_does_not_reveal_what_exists_at_the_path(operation: str) -> None:
-    answers = set()
-    for path in ("/secret/a", "/secret/deep", "/secret/missing", "/secret/a/beneath", "//secret/./a/"):
-        memory = secret_files()
-        before = dict(memory._files)
-        result = await ON_A_PATH[operation](PermissionedBackend(memory, [SECRET]), path)
-        assert result.code == "permission_denied"
-        assert memory._files == before
-        normal = "/" + "/".join(name for name in path.split("/") if name not in ("", "."))
-        answers.add(result.error.replace(normal, "PATH"))
-    assert len(answers) == 1
-    assert answers.pop() in ("Error: permission denied for read on PATH", "Error: permission denied for write on PATH")
+async def test_a_refusal_does_not_reveal_what_exists_at_the_path() -> None:
+    for call in ON_A_PATH.values():
+        answers = set()
+        for path in ("/secret/a", "/secret/deep", "/secret/missing", "/secret/a/beneath", "//secret/./a/"):
+            memory = secret_files()
+            before = dict(memory._files)
+            result = await call(PermissionedBackend(memory, [SECRET]), path)
+            assert result.code == "permission_denied"
+            assert memory._files == before
+            normal = "/" + "/".join(name for name in path.split("/") if name not in ("", "."))
+            answers.add(result.error.replace(normal, "PATH"))
+        assert len(answers) == 1
+        assert answers <= {f"Error: permission denied for {needed} on PATH" for needed in ("read", "write")}
 
 
 async def test_batches_are_checked_item_by_item_and_stay_in_order() -> None:
@@ -202,52 +170,29 @@ async def test_edits_and_conditional_changes_need_read_permission() -> None:
 # --- hidden files ---
 
 
-async def test_searches_and_listings_show_nothing_denied() -> None:
-    backend = PermissionedBackend(secret_files(), [SECRET])
-    assert [info.path for info in (await backend.als("/")).entries or ()] == ["/open/"]
-    for pattern in ("*", "**", "/secret/*", "{secret,open}/*", "**/b", "[s]ecret/**"):
-        assert not [info for info in (await backend.aglob(pattern)).matches or () if "secret" in info.path]
-    for options in ({}, {"glob": "secret/**"}, {"regex": True}, {"context_lines": 2}, {"max_count": 1}):
-        found = await backend.agrep("needle", **options)
-        assert not [match for match in found.matches or () if "secret" in match.path]
+ONLY_OPEN = [FilesystemPermission(["read"], ["/open/**"], "allow"), FilesystemPermission(["read"], ["/**"], "deny")]
 
 
 async def test_without_a_path_a_search_finds_what_rules_allow_beneath_a_denied_root() -> None:
-    only_open = [FilesystemPermission(["read"], ["/open/**"], "allow"), FilesystemPermission(["read"], ["/**"], "deny")]
-    backend = PermissionedBackend(secret_files(), only_open)
-    found, named = await backend.agrep("needle"), await backend.aglob("**", None)
-    assert {match.path.split("/")[1] for match in found.matches or ()} == {"open"}
-    assert {info.path.split("/")[1] for info in named.matches or ()} == {"open"}
-    assert (await backend.agrep("needle", "/")).code == (await backend.aglob("**")).code == "permission_denied"
-
-
-@pytest.mark.parametrize(
-    ("around", "at"),
-    [
-        (lambda ruled: PermissionedBackend(ruled, [SECRET]), "/open"),
-        (lambda ruled: CompositeBackend(MemoryBackend(), {"/m/": ruled}), "/m/open"),
-        (lambda ruled: CompositeBackend(ruled, {"/m/": MemoryBackend()}), "/open"),
-    ],
-    ids=["rules", "mount", "rest"],
-)
-async def test_a_search_without_a_path_has_none_in_the_backends_within(around: Any, at: str) -> None:
-    only_open = [FilesystemPermission(["read"], ["/open/**"], "allow"), FilesystemPermission(["read"], ["/**"], "deny")]
-    backend = around(PermissionedBackend(secret_files(), only_open))
-    for found in (await backend.agrep("needle"), await backend.aglob("**", None)):
-        assert (found.code, [place.path for place in found.matches]) == (None, [f"{at}/c", f"{at}/d"])
-    assert (await backend.agrep("needle", "/")).code == (await backend.aglob("**", "/")).code == "permission_denied"
-
-
-@pytest.mark.parametrize("mode", ["deny", "interrupt"])
-async def test_a_search_without_a_path_is_refused_where_nothing_may_be_read(mode: Any) -> None:
-    backend = PermissionedBackend(secret_files(), [FilesystemPermission(["read"], ["/**"], mode)])
-    assert (await backend.agrep("needle")).code == "permission_denied"
-    assert (await backend.aglob("**", None)).code == "permission_denied"
+    ruled = PermissionedBackend(secret_files(), ONLY_OPEN)
+    around: list[tuple[BackendProtocol, str]] = [
+        (ruled, "/open"),
+        (PermissionedBackend(ruled, [SECRET]), "/open"),
+        (CompositeBackend(MemoryBackend(), {"/m/": ruled}), "/m/open"),
+        (CompositeBackend(ruled, {"/m/": MemoryBackend()}), "/open"),
+    ]
+    for backend, at in around:
+        for found in (await backend.agrep("needle"), await backend.aglob("**", None)):
+            assert (found.code, [place.path for place in found.matches or ()]) == (None, [f"{at}/c", f"{at}/d"])
+        assert (await backend.agrep("needle", "/")).code == (await backend.aglob("**", "/")).code == "permission_denied"
+    modes: tuple[Any, ...] = ("deny", "interrupt")
+    for mode in modes:
+        nothing = PermissionedBackend(secret_files(), [FilesystemPermission(["read"], ["/**"], mode)])
+        assert (await nothing.agrep("needle")).code == (await nothing.aglob("**", None)).code == "permission_denied"
 
 
 def test_without_a_path_a_search_on_disk_follows_no_link_to_what_is_denied(root: Path) -> None:
-    only_open = [FilesystemPermission(["read"], ["/open/**"], "allow"), FilesystemPermission(["read"], ["/**"], "deny")]
-    backend = PermissionedBackend(FilesystemBackend(root), only_open)
+    backend = PermissionedBackend(FilesystemBackend(root), ONLY_OPEN)
     assert {match.path for match in backend.grep("needle").matches or ()} <= {"/open/file", "/open/to_file"}
 
 
@@ -263,13 +208,15 @@ async def test_denied_matches_do_not_count_towards_the_limit() -> None:
 
 
 async def test_skipped_counts_only_readable_files() -> None:
-    memory = files(b="needle")
-    await memory.aupload_files([("/a/x.bin", b"needle\0"), ("/a/y.bin", b"needle\0"), ("/c.bin", b"needle\0")])
-    denied = FilesystemPermission(["read"], ["/a/**"], "deny")
-    assert (await memory.agrep("needle")).skipped == 3
-    for where in (None, "/c.bin"):
-        assert (await PermissionedBackend(memory, [denied]).agrep("needle", where)).skipped == 1
-    assert (await PermissionedBackend(memory, [denied]).agrep("needle", glob="a/*")).skipped == 0
+    denied = FilesystemPermission(["read"], ["/m/a/**"], "deny")
+    for wrapped in (lambda backend: backend, WrapperBackend):
+        tree = CompositeBackend(files(b="needle"), {"/m/": wrapped(MemoryBackend())})
+        await tree.aupload_files([(path, b"needle\0") for path in ("/m/a/x.bin", "/m/a/y.bin", "/m/c.bin", "/c.bin")])
+        assert (await tree.agrep("needle")).skipped == 4
+        ruled = PermissionedBackend(tree, [denied])
+        assert (await ruled.agrep("needle")).skipped == 2
+        assert (await ruled.agrep("needle", "/m/c.bin")).skipped == 1
+        assert (await ruled.agrep("needle", glob="m/a/*")).skipped == 0
 
 
 class Asked(WrapperBackend):
@@ -322,14 +269,6 @@ async def test_mounts_without_readable_paths_are_not_searched() -> None:
         assert "/asked/" in str((await backend.agrep("needle")).error)
 
 
-async def test_skipped_is_the_same_if_denied_files_are_filtered_at_any_layer() -> None:
-    for wrapped in (lambda backend: backend, WrapperBackend):
-        tree = CompositeBackend(files(b="needle"), {"/m/": wrapped(MemoryBackend())})
-        await tree.aupload_files([(path, b"needle\0") for path in ("/m/a/x.bin", "/m/a/y.bin", "/m/c.bin", "/c.bin")])
-        denied = FilesystemPermission(["read"], ["/m/a/**"], "deny")
-        assert (await PermissionedBackend(tree, [denied]).agrep("needle")).skipped == 2
-
-
 async def test_counting_skipped_files_needs_one_search_only() -> None:
     memory = files(**{f"denied__{number}": "x" for number in range(50)})
     await memory.aupload_files([("/b.bin", b"x\0"), ("/denied/c.bin", b"x\0")])
@@ -369,30 +308,17 @@ async def test_the_error_of_a_refused_change_names_no_denied_mount() -> None:
 # --- trees ---
 
 
-@pytest.mark.parametrize(
-    ("rule", "deleted", "copied", "moved"),
-    [
-        (FilesystemPermission(["read"], ["/top/in/key"], "deny"), True, False, False),
-        (FilesystemPermission(["write"], ["/top/in/key"], "deny"), False, True, False),
-        (FilesystemPermission(["write"], ["/top/in"], "deny"), False, True, False),
-        (FilesystemPermission(["write"], ["/to/in/key"], "deny"), True, False, False),
-        (FilesystemPermission(["write"], ["/**/key"], "interrupt"), False, False, False),
-        (FilesystemPermission(["write"], ["/**/absent"], "deny"), True, True, True),
-    ],
-)
-async def test_operations_on_trees_need_permission_for_every_path(
-    rule: FilesystemPermission, deleted: bool, copied: bool, moved: bool
-) -> None:
-    for call, may in (("adelete", deleted), ("acopy", copied), ("amove", moved)):
-        memory = files(top__in__key="k", top__other="o")
-        before = dict(memory._files)
-        backend = PermissionedBackend(memory, [rule])
-        result = await getattr(backend, call)(*(["/top"] if call == "adelete" else ["/top", "/to"]))
-        assert result.ok is may, call
-        if not may:
-            assert memory._files == before
-            assert result.code == "permission_denied"
-            assert "key" not in result.error
+async def test_a_refused_change_of_a_tree_names_no_denied_path_in_it() -> None:
+    memory = files(top__in__key="k", top__other="o")
+    before = dict(memory._files)
+    backend = PermissionedBackend(memory, [FilesystemPermission(["write"], ["/**/key"], "interrupt")])
+    for result in (
+        await backend.adelete("/top"),
+        await backend.acopy("/top", "/to"),
+        await backend.amove("/top", "/to"),
+    ):
+        assert (result.code, "key" in str(result.error)) == ("permission_denied", False)
+    assert memory._files == before
 
 
 # --- execute, approval ---
@@ -440,28 +366,8 @@ def test_approval_applies_to_sync_calls() -> None:
         is_synchronous = False
 
     backend = PermissionedBackend(Waits(), [FilesystemPermission(["write"], ["/a"], "interrupt")])
-    assert not backend.write("/a", "x").ok
     with as_approved():
         assert backend.write("/a", "x").ok
-
-
-# --- mounts ---
-
-
-async def test_rules_work_around_a_composite_and_within_a_mount() -> None:
-    def tree() -> CompositeBackend:
-        return CompositeBackend(files(own="needle"), {"/m/": files(secret__a="needle", b="needle")})
-
-    around = PermissionedBackend(tree(), [FilesystemPermission(["read"], ["/m/secret/**"], "deny")])
-    within = CompositeBackend(
-        files(own="needle"), {"/m/": PermissionedBackend(files(secret__a="needle", b="needle"), [SECRET])}
-    )
-    for backend in (around, within):
-        found = await backend.agrep("needle")
-        assert [match.path for match in found.matches or ()] == ["/m/b", "/own"]
-        assert [info.path for info in (await backend.als("/m")).entries or ()] == ["/m/b"]
-        assert (await backend.aread("/m/secret/a")).code == "permission_denied"
-        assert not (await backend.acopy("/m", "/n")).ok or not (await backend.aglob("a", "/n")).matches
 
 
 # --- links ---
@@ -493,15 +399,17 @@ LINKED = [
 
 
 @pytest.mark.parametrize("mounted", [False, True])
-@pytest.mark.parametrize("operation", ON_A_PATH)
-def test_symlinks_to_denied_paths_are_denied(operation: str, mounted: bool, root: Path) -> None:
+def test_symlinks_to_denied_paths_are_denied(mounted: bool, root: Path) -> None:
     backend, prefix = rooted(root, mounted)
-    for path in LINKED:
-        result = run_sync(ON_A_PATH[operation], backend, prefix + path)
-        assert result.code == "permission_denied", path
+    for (name, call), path in product(ON_A_PATH.items(), LINKED):
+        result = run_sync(call, backend, prefix + path)
+        assert result.code == "permission_denied", (name, path)
         assert "secret" not in result.error or "secret" in path
         assert (root / "secret" / "key").read_text() == "needle secret"
         assert sorted(child.name for child in (root / "secret").iterdir()) == ["deep", "key"]
+    for target in ("/elsewhere", f"{prefix}/elsewhere"):
+        assert backend.copy(f"{prefix}/open", target).code == "permission_denied"
+        assert backend.move(f"{prefix}/open", target).code == "permission_denied"
 
 
 def rooted(root: Path, mounted: bool) -> tuple[PermissionedBackend, str]:
@@ -555,81 +463,47 @@ def test_what_a_disk_has_judged_is_not_resolved_again(root: Path) -> None:
 def test_an_override_that_judges_nothing_reveals_nothing(root: Path) -> None:
     everything = [FileInfo(f"/open/{name}", False) for name in ("file", "to_file", "to_key")]
 
-    class Globbing(FilesystemBackend):
-        async def aglob(self, pattern: str, path: str | None = "/") -> GlobResult:
-            return GlobResult(matches=everything)
-
-    class Listing(FilesystemBackend):
-        def ls(self, path: str) -> LsResult:
-            return LsResult(entries=everything)
-
     class Mixin:
+        """Searches by itself, and looks at no rule."""
+
         async def aglob(self, pattern: str, path: str | None = "/") -> GlobResult:
             return GlobResult(matches=everything)
 
-    class Mixed(Mixin, FilesystemBackend):  # type: ignore[misc]
-        pass
-
-    class Derived(Globbing):
+    class Inheriting(FilesystemBackend):
         pass
 
     class Resolving(FilesystemBackend):
         async def aresolve_paths(self, paths: list[str]) -> list[str | None]:
             return await super().aresolve_paths(paths)
 
+    class Unjudged(Mixin, FilesystemBackend):  # type: ignore[misc]
+        pass
+
+    class Declaring(FilesystemBackend):
+        judges_results = True
+
+    class Denying(FilesystemBackend):
+        judges_results = False
+
+    class DeclaringUnjudged(Unjudged):
+        judges_results = True
+
+    class Listing(FilesystemBackend):
+        def ls(self, path: str) -> LsResult:
+            return LsResult(entries=everything)
+
+    def kind(*bases: type) -> Any:
+        return type("Kind", bases, {})
+
+    for judging in (kind(Inheriting), kind(Inheriting, Declaring), kind(Inheriting, DeclaringUnjudged)):
+        assert judging.judges_results
+    assert not kind(Inheriting, Denying).judges_results
     assert not Resolving.judges_results
-    assert FilesystemBackend.judges_results
     shown = ["/open/file", "/open/to_file"]
-    for kind in (Globbing, Mixed, Derived):
-        assert not kind.judges_results
-        assert [info.path for info in PermissionedBackend(kind(root), [SECRET]).glob("*").matches or ()] == shown
+    for unjudged in (kind(Unjudged), kind(Inheriting, Unjudged), kind(Declaring, Unjudged), kind(Unjudged, Declaring)):
+        assert not unjudged.judges_results
+        assert [info.path for info in PermissionedBackend(unjudged(root), [SECRET]).glob("*").matches or ()] == shown
     assert [info.path for info in PermissionedBackend(Listing(root), [SECRET]).ls("/open").entries or ()] == shown
-
-
-class Unjudged(FilesystemBackend):
-    """Searches by itself, and looks at no rule."""
-
-    async def aglob(self, pattern: str, path: str | None = "/") -> GlobResult:
-        return GlobResult(matches=[FileInfo(f"/open/{name}", False) for name in ("file", "to_file", "to_key")])
-
-
-class Inheriting(FilesystemBackend):
-    """Has the declaration of its base."""
-
-
-class Declaring(FilesystemBackend):
-    judges_results = True
-
-
-class Denying(FilesystemBackend):
-    judges_results = False
-
-
-class DeclaringUnjudged(Unjudged):
-    judges_results = True
-
-
-@pytest.mark.parametrize(
-    ("bases", "judges"),
-    [
-        ((Inheriting,), True),
-        ((Inheriting, Declaring), True),
-        ((Inheriting, Unjudged), False),
-        ((Declaring, Unjudged), False),
-        ((Unjudged, Declaring), False),
-        ((Inheriting, Denying), False),
-        ((DeclaringUnjudged,), True),
-        ((Inheriting, DeclaringUnjudged), True),
-    ],
-)
-def test_a_class_judges_if_all_its_bases_do_or_it_declares_so(
-    bases: tuple[type, ...], judges: bool, root: Path
-) -> None:
-    kind: Any = type("Kind", bases, {})
-    assert kind.judges_results == judges
-    if not judges and kind.run is Unjudged.run:
-        found = PermissionedBackend(kind(root), [SECRET]).glob("*").matches or ()
-        assert [info.path for info in found] == ["/open/file", "/open/to_file"]
 
 
 def test_equal_filters_are_one_object(root: Path) -> None:
@@ -646,14 +520,6 @@ def test_equal_filters_are_one_object(root: Path) -> None:
     for _ in range(2):
         assert backend.glob("*", "/open").ok
     assert asked[0] is asked[1] is not None
-
-
-@pytest.mark.parametrize("mounted", [False, True])
-def test_a_directory_with_symlinks_to_denied_paths_is_not_copied_or_moved(mounted: bool, root: Path) -> None:
-    backend, prefix = rooted(root, mounted)
-    for target in ("/elsewhere", f"{prefix}/elsewhere"):
-        assert backend.copy(f"{prefix}/open", target).code == "permission_denied"
-        assert backend.move(f"{prefix}/open", target).code == "permission_denied"
 
 
 def test_a_directory_with_symlinks_to_denied_paths_can_be_deleted(root: Path) -> None:
@@ -678,25 +544,6 @@ def test_copies_made_through_a_symlink_need_write_permission_too(tmp_path: Path)
     assert backend.copy("/disk/src/real", "/to").ok
 
 
-async def test_overrides_of_the_inner_backend_are_called_once() -> None:
-    class Counting(MemoryBackend):
-        hits = 0
-
-        def read(self, path: str, offset: int = 0, limit: int = 2000) -> Any:
-            self.hits += 1
-            return super().read(path, offset, limit)
-
-        async def agrep(self, *args: Any, **options: Any) -> GrepResult:
-            self.hits += 1
-            return await super().agrep(*args, **options)
-
-    within = Counting()
-    backend = PermissionedBackend(PermissionedBackend(within, [SECRET]), [SECRET])
-    await backend.aread("/a")
-    await backend.agrep("x")
-    assert within.hits == 2
-
-
 def test_names_that_are_not_valid_in_paths_hide_nothing_else(tmp_path: Path) -> None:
     for name in ("C:", "..\\x", "\\\\server", "~", "plain"):
         for place in (tmp_path, tmp_path / "d", tmp_path / "secret"):
@@ -714,9 +561,5 @@ def test_names_that_are_not_valid_in_paths_hide_nothing_else(tmp_path: Path) -> 
         assert [found.path for found in ruled.matches or ()] == shown
     assert files.delete("/d").ok
     assert not (tmp_path / "d").exists()
-
-
-def test_rules_apply_to_names_that_are_not_valid_in_paths(tmp_path: Path) -> None:
-    (tmp_path / "C:").write_text("needle")
-    files = PermissionedBackend(FilesystemBackend(tmp_path), [FilesystemPermission(["read"], ["/C:"], "deny")])
-    assert (files.ls("/").entries, files.grep("needle").matches) == ([], [])
+    ruled = PermissionedBackend(disk, [FilesystemPermission(["read"], ["/C:"], "deny")])
+    assert not [found for found in ruled.grep("needle").matches or () if "C:" in found.path.split("/")[1]]

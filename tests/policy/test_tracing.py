@@ -179,12 +179,6 @@ async def test_paths_are_shown_on_request_and_can_be_exported(recorder: Recorder
     assert len(str(move["deepfs.dst"])) == 1_000
 
 
-def test_the_sync_methods_have_spans(recorder: Recorder) -> None:
-    backend = recorder.over(MemoryBackend())
-    assert backend.write("/a", "x").ok
-    assert [figures[0] for figures in recorder.figures] == ["write"]
-
-
 def test_without_opentelemetry_an_error_names_the_extra() -> None:
     script = """
 import sys

@@ -3,7 +3,7 @@
 import gc
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import thread_time
 from typing import Final
@@ -12,7 +12,7 @@ import re2
 
 from deepfs.errors import DeepFSError
 
-_SIZES = (10_000, 100_000, 1_000_000)
+SIZES: Final = (10_000, 100_000, 1_000_000)
 _HARMLESS_S = 0.002
 """Even what grows by the square takes no more than a fifth of a second for the next size."""
 _EVEN = 12.0
@@ -24,15 +24,16 @@ _SLACK_S = 0.06
 """What no ratio is taken of: less is noise, and harms nobody."""
 
 
-def steep_growth(call: Callable[[int], Callable[[], object]]) -> str:
+def steep_growth(call: Callable[[int], Callable[[], object]], sizes: Sequence[int] = SIZES) -> str:
     """Where a call takes more than thrice linear time, as a text; empty if it does not.
 
     Args:
         call: Makes the input of a size, and returns what to measure.
+        sizes: Each ten times the one before.
     """
-    measured = call(_SIZES[0])
+    measured = call(sizes[0])
     before = min(seconds_of(measured), seconds_of(measured))
-    for size in _SIZES[1:]:
+    for size in sizes[1:]:
         measured = call(size)
         taken, limit = seconds_of(measured), before * _STEEPEST + _SLACK_S
         for _ in range(3):  # The least of several runs is what it takes on a quiet machine.

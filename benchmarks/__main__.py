@@ -46,9 +46,9 @@ def main() -> None:
         sys.exit(0 if comparison.is_passed else 1)
     elif chosen.report or chosen.readme:
         runs = stored()
-        for machine in report.machines(runs):
-            console.print(f"• {machine}", highlight=False, markup=False)
-        report.show_bars([record for record in runs if record.scenario in names], "bars, by every run", console)
+        shown = [record for record in runs if record.scenario in names]
+        console.print(*(f"• {machine}" for machine in report.machines(shown)), sep="\n", highlight=False, markup=False)
+        report.show_bars(shown, "bars, by every run", console)
         if chosen.readme:
             report.README.write_text(report.replaced(report.README.read_text("utf-8"), runs), "utf-8")
     else:

@@ -303,7 +303,7 @@ async def _race_processes(
         added[name].append(done.added / MB)
         return done
 
-    found = [Contender(name, call, partial(run, name, way), enumerate) for name, (call, way) in ways.items()]
+    found = [Contender(name, call, partial(run, name, way), list) for name, (call, way) in ways.items()]
     await bench.race(work, found, noun, **limits)
     for name, amounts in added.items():
         if amounts:

@@ -6,133 +6,80 @@ The run is stored in `results/<machine>/`, and replaces earlier ones there; with
 """
 
 import argparse
-import asyncio
 import logging
 import sys
-import time
-from importlib import import_module
 from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import compare, comparison_report, ranges, readme, report, runs
+from benchmarks import report
 from benchmarks.bench import Bench
-from benchmarks.checkouts import CheckoutError
-from benchmarks.record import Record
-from benchmarks.scenarios import SCENARIOS
-from benchmarks.sides import Plan
-
-
-def run(name: str, *, quick: bool) -> Record:
-    """Run one scenario on an asyncio event loop of its own; the other libraries run only on asyncio."""
-    scenario = import_module(f"benchmarks.scenarios.{name}")
-    bench = Bench(name, scenario.TITLE, quick=quick)
-    start = time.perf_counter()
-    asyncio.run(scenario.measure(bench))
-    bench.record.seconds = time.perf_counter() - start
-    return bench.record
+from benchmarks.compare import QUICK, Plan, commits, compare
+from benchmarks.record import RESULTS, stored, write
+from benchmarks.scenarios import SCENARIOS, run, scenario
 
 
 def main() -> None:
     """Run the scenarios that the command line names, or all."""
-    parser = _parser()
-    chosen = parser.parse_args()
-    if unknown := set(chosen.scenarios) - set(SCENARIOS):
-        parser.error(f"no scenario {', '.join(sorted(unknown))}")
-    console = Console(width=160)
-    if chosen.compare:
-        _compare(parser, chosen, console)
-    elif chosen.report or chosen.readme:
-        _report(chosen, console)
-    else:
-        _measure(chosen, console)
-
-
-def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few rounds, and less work where it is long")
-    parser.add_argument(
-        "--results",
-        type=Path,
-        metavar="DIRECTORY",
-        help="where to write, by default benchmarks/results/<this machine>; nowhere with --compare",
-    )
+    parser.add_argument("--results", type=Path, help="the directory to write to, not benchmarks/results/<this machine>")
     parser.add_argument("--again", action="store_true", help="keep the stored runs beside this one")
     parser.add_argument("--report", action="store_true", help="measure nothing; print the ranges of all stored runs")
     parser.add_argument("--readme", action="store_true", help="the same, and write the ranges into the README")
     parser.add_argument(
         "--compare",
-        action="append",
         metavar="COMMIT",
-        help="compare this commit with this working tree, COMMIT..COMMIT with each other, or, given twice, the first "
-        "with the second; a directory may stand for a commit. Ends with 1 if anything got over 5 %% slower",
+        help="compare this commit with this working tree, or COMMIT..COMMIT with each other; a directory may stand for "
+        "a commit. Ends with 1 if anything got over 5 %% slower",
     )
     parser.add_argument("--pairs", type=int, metavar="N", help="pairs of processes of a comparison, by default 3")
     parser.add_argument("scenarios", nargs="*", metavar="scenario", help=f"of {', '.join(SCENARIOS)}; by default all")
-    return parser
+    chosen = parser.parse_args()
+    if unknown := set(chosen.scenarios) - set(SCENARIOS):
+        parser.error(f"no scenario {', '.join(sorted(unknown))}")
+    names, console = chosen.scenarios or list(SCENARIOS), Console(width=160)
+    if chosen.compare:
+        plan = QUICK if chosen.quick else Plan()
+        comparison = compare(commits(chosen.compare), names, plan._replace(pairs=chosen.pairs or plan.pairs))
+        report.show_comparison(comparison, console)
+        sys.exit(0 if comparison.is_passed else 1)
+    elif chosen.report or chosen.readme:
+        runs = stored()
+        shown = [record for record in runs if record.scenario in names]
+        console.print(*(f"• {machine}" for machine in report.machines(shown)), sep="\n", highlight=False, markup=False)
+        report.show_bars(shown, "bars, by every run", console)
+        if chosen.readme:
+            report.README.write_text(report.replaced(report.README.read_text("utf-8"), runs), "utf-8")
+    else:
+        _measure(chosen, names, console)
 
 
-def _compare(parser: argparse.ArgumentParser, chosen: argparse.Namespace, console: Console) -> None:
-    plan = compare.QUICK if chosen.quick else Plan()
-    plan = plan._replace(pairs=chosen.pairs or plan.pairs)
-
-    def tell(line: str) -> None:
-        console.print(line, style="dim", highlight=False)
-
-    try:
-        comparison = compare.compare(chosen.compare, chosen.scenarios or SCENARIOS, plan, tell)
-    except CheckoutError as error:
-        parser.error(str(error))
-    comparison_report.show(comparison, console)
-    if chosen.results:
-        console.print(f"written to {comparison_report.write(comparison, chosen.results)}", highlight=False)
-    sys.exit(0 if comparison.is_passed else 1)
-
-
-def _report(chosen: argparse.Namespace, console: Console) -> None:
-    found = runs.stored()
-    shown = [run for run in found if run.record.scenario in (chosen.scenarios or SCENARIOS)]
-    ranges.show(shown, console)
-    if chosen.readme:
-        text = readme.README.read_text(encoding="utf-8")
-        readme.README.write_text(readme.replaced(text, found), encoding="utf-8")
-        console.print(f"written to {readme.README}", highlight=False)
-        for work in readme.absent(found):
-            console.print(f"• no stored run has the figures of: {work}", highlight=False, markup=False)
-
-
-def _measure(chosen: argparse.Namespace, console: Console) -> None:
+def _measure(chosen: argparse.Namespace, names: list[str], console: Console) -> None:
     # deepagents warns of searches that it cut short; the tables show these.
     logging.getLogger("deepagents").setLevel(logging.ERROR)
     records, failed = [], []
-    for name in chosen.scenarios or SCENARIOS:
+    for name in names:
+        title = scenario(name).__doc__.partition("\n")[0].rstrip(".")
+        bench = Bench(name, title, quick=chosen.quick)
         try:
-            record = run(name, quick=chosen.quick)
+            run(bench)
         except Exception:
             console.print_exception()
             failed.append(name)
             continue
-        records.append(record)
-        report.show(record, console)
-        path = runs.write(record, chosen.results or _directory(record), beside=chosen.again)
-        _draw(record, path.parent)
+        records.append(bench.record)
+        report.show(bench.record, console)
+        path = write(bench.record, chosen.results or RESULTS / bench.record.directory, beside=chosen.again)
+        if bench.record.plots:
+            from benchmarks import plots  # Imported late, since the tests run without matplotlib.
+
+            plots.draw(bench.record, path.parent)
         console.print(f"written to {path}", highlight=False)
-    report.show_verdict(records, console)
-    if not (chosen.results or chosen.quick):
-        console.print("the figures of the README are out of date: --readme writes them anew", highlight=False)
+    if len(names) > 1:
+        report.show_bars(records, "bars of all these scenarios", console)
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")
-
-
-def _directory(record: Record) -> Path:
-    return runs.RESULTS / ("quick" if record.quick else runs.machine_name(record))
-
-
-def _draw(record: Record, directory: Path) -> None:
-    if record.plots:
-        from benchmarks import plots  # Imported late, since the tests run without matplotlib.
-
-        plots.draw(record, directory)
 
 
 if __name__ == "__main__":

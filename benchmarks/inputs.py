@@ -1,37 +1,22 @@
-"""Inputs: the sources of a Django release, and generated trees."""
+"""Inputs: the sources of a Django release, and generated trees; and how to make files cold."""
 
 import hashlib
 import os
 import random
-import shutil
 import string
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-__all__ = [
-    "DJANGO",
-    "cache",
-    "django",
-    "flat_files",
-    "huge_file",
-    "python_files",
-    "random_texts",
-    "scratch",
-    "write_tree",
-]
-
 DJANGO: Final = "Django 5.2"
 _REQUIREMENT: Final = "django==5.2"
+DROP: Final = Path("/proc/sys/vm/drop_caches")
 _SHA256: Final = "1a47f7a7a3d43ce64570d350e008d2949abe8c7e21737b351b6a1611277c6d89"
-
-
-# --- Django ----------------------------------------------------------------------------------------------------------
 
 
 def cache() -> Path:
@@ -47,38 +32,22 @@ def django() -> Path:
     unpacked = cache() / _REQUIREMENT
     if not unpacked.exists():
         with scratch() as directory:
-            _unpack(_download(directory), directory / "unpacked").rename(unpacked)
+            options = ("--quiet", "--no-binary", ":all:", "--no-deps", "--dest", str(directory), _REQUIREMENT)
+            subprocess.run([sys.executable, "-m", "pip", "download", *options], check=True)
+            [archive] = directory.glob("*.tar.gz")
+            if hashlib.sha256(archive.read_bytes()).hexdigest() != _SHA256:
+                raise ValueError(f"{archive.name} is not the release of {DJANGO} that these measurements are about")
+            with tarfile.open(archive) as tar:
+                tar.extractall(directory / "unpacked", filter="data")
+            [top] = (directory / "unpacked").iterdir()
+            top.rename(unpacked)
     return unpacked
-
-
-def _download(directory: Path) -> Path:
-    options = ("--quiet", "--no-binary", ":all:", "--no-deps", "--dest", str(directory))
-    subprocess.run([sys.executable, "-m", "pip", "download", *options, _REQUIREMENT], check=True)
-    [archive] = directory.glob("*.tar.gz")
-    if hashlib.sha256(archive.read_bytes()).hexdigest() != _SHA256:
-        raise ValueError(f"{archive.name} is not the release of {DJANGO} that these measurements are about")
-    return archive
-
-
-def _unpack(archive: Path, directory: Path) -> Path:
-    with tarfile.open(archive) as tar:
-        tar.extractall(directory, filter="data")
-    [top] = directory.iterdir()
-    return top
 
 
 def python_files() -> dict[str, str]:
     """The texts of Django's Python files by path (`"/django/…"`), without files and directories with dot-names."""
-    root = django()
-    found = {path.relative_to(root): path for path in sorted(root.rglob("*.py"))}
-    return {
-        f"/{name}": path.read_text(encoding="utf-8")
-        for name, path in found.items()
-        if not any(part.startswith(".") for part in name.parts)
-    }
-
-
-# --- generated inputs ------------------------------------------------------------------------------------------------
+    found = ((f"/{path.relative_to(django())}", path) for path in sorted(django().rglob("*.py")))
+    return {name: path.read_text(encoding="utf-8") for name, path in found if "/." not in name}
 
 
 @contextmanager
@@ -99,7 +68,6 @@ def flat_files(count: int, needles: int = 10) -> dict[str, str]:
 
 
 def write_tree(root: Path, files: dict[str, str]) -> Path:
-    """Write the files below `root`."""
     for directory in {path.rpartition("/")[0] for path in files}:
         (root / directory[1:]).mkdir(parents=True, exist_ok=True)
     for path, text in files.items():
@@ -116,15 +84,28 @@ def random_texts(count: int, size: int) -> list[str]:
 
 def huge_file(path: Path, size: int) -> int:
     """Write a text file of about `size` bytes with lines numbered from 0; return the number of lines."""
-    block = 10_000
-    line = len(_numbered(0))
-    if shutil.disk_usage(path.parent).free < 2 * size:
-        raise OSError(f"the measurement needs {2 * size / 1e9:.1f} GB of free disk at {path.parent}")
+    line = "{:010} the quick brown fox jumps over the lazy dog and runs on and on\n"
+    count = size // len(line.format(0))
     with path.open("w", encoding="ascii") as file:
-        for start in range(0, size // line, block):
-            file.write("".join(_numbered(number) for number in range(start, start + block)))
-    return -(-(size // line) // block) * block
+        file.writelines(line.format(number) for number in range(count))
+    return count
 
 
-def _numbered(number: int) -> str:
-    return f"{number:010} the quick brown fox jumps over the lazy dog and runs on and on\n"
+def evicting(root: Path) -> Callable[[], None]:
+    """What evicts each page of the files below `root` from memory. Their names and inodes may stay."""
+    files = sorted(path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
+    os.sync()  # Pages that are not written yet cannot be evicted.
+
+    def evict() -> None:
+        for path in files:
+            descriptor = os.open(path, os.O_RDONLY)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(descriptor)
+
+    return evict
+
+
+def evict_all() -> None:
+    """Evict everything of every file from memory, its name and directory included."""
+    os.sync()
+    DROP.write_text("3")

@@ -19,20 +19,11 @@ from zipfile import ZipFile
 
 from pages import ROOT, programs
 
-NEEDED = (
-    "CHANGELOG.md",
-    "README.md",
-    "SECURITY.md",
-    "docs/contract.md",
-    "mkdocs.yml",
-    "noxfile.py",
-    "tests/conftest.py",
-)
+KEPT = ("CHANGELOG.md", "README.md", "SECURITY.md", "mkdocs.yml", "noxfile.py", "docs/contract.md", "tests/conftest.py")
 """What an sdist has for those who test and build from it."""
 
 
 def check_wheel(wheel: Path) -> Iterable[str]:
-    """What is wrong with a wheel."""
     with ZipFile(wheel) as archive:
         names = archive.namelist()
         [metadata] = (name for name in names if name.endswith(".dist-info/METADATA"))
@@ -48,10 +39,9 @@ def check_wheel(wheel: Path) -> Iterable[str]:
 
 
 def check_sdist(sdist: Path) -> Iterable[str]:
-    """What is wrong with an sdist."""
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    yield from (f"the sdist has no {name}" for name in NEEDED if name not in names)
+    yield from (f"the sdist has no {name}" for name in KEPT if name not in names)
 
 
 def check_installed(wheel: Path) -> None:
@@ -63,19 +53,13 @@ def check_installed(wheel: Path) -> None:
         first = next(code for code in programs(ROOT / "README.md") if "lang" not in code and "agent" not in code)
         agent = "\n".join(programs(ROOT / "docs/quickstart.md"))
         for extra, program in (("", first), ("[agents]", agent)):
-            run([python, "-m", "pip", "install", "-q", f"{wheel.resolve()}{extra}"], directory)
+            command = [python, "-m", "pip", "install", "-q", f"{wheel.resolve()}{extra}"]
+            subprocess.run(command, cwd=directory, check=True)
             with TemporaryDirectory() as files:
-                run([python, "-I", "-c", program], files)
-
-
-def run(command: list[Path | str], directory: str) -> None:
-    """Run a command; its output is shown."""
-    print(f"$ {' '.join(map(str, command[:3]))} …", flush=True)
-    subprocess.run(command, cwd=directory, check=True)
+                subprocess.run([python, "-I", "-c", program], cwd=files, check=True)
 
 
 def main(directory: str) -> int:
-    """Check the distributions in `directory`."""
     [wheel], [sdist] = Path(directory).glob("*.whl"), Path(directory).glob("*.tar.gz")
     wrong = [*check_wheel(wheel), *check_sdist(sdist)]
     print(*wrong, sep="\n", end="\n" if wrong else "")

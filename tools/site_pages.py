@@ -20,22 +20,18 @@ PAGES: Final = {"README.md": "index.md", "SECURITY.md": "security.md", "CHANGELO
 """The pages outside of docs/, and their names on the site."""
 PLOTS: Final = "benchmarks/results"
 
+_URLS: Final[dict[str, str]] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]
+
 _link: Final = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?\)")
 _figures: Final = re.compile(r"(?<=^## Speed\n).*?(?=^## )", re.MULTILINE | re.DOTALL)
 _place: Final = re.compile(r"<!-- The figures of the README. -->\n\n.*?\n\n", re.DOTALL)
 
 
-def _urls() -> dict[str, str]:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    urls: dict[str, str] = project["urls"]
-    return urls
-
-
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Take the addresses from `project.urls`."""
-    config.site_url = _urls()["Documentation"]
+    config.site_url = _URLS["Documentation"]
     # Not `repo_url`: the theme would have readers' browsers ask the host of the repository for its stars.
-    config.extra["social"] = [{"icon": "fontawesome/brands/git-alt", "link": _urls()["Source"], "name": "Source"}]
+    config.extra["social"] = [{"icon": "fontawesome/brands/git-alt", "link": _URLS["Source"], "name": "Source"}]
     return config
 
 
@@ -54,24 +50,21 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
     source = next((each for each, known in PAGES.items() if known == name), f"docs/{name}")
     linked = _linked(markdown, source, name, files)
     if name == "index.md":
-        return _replaced(_figures, "\n[Concurrency and performance](performance.md) has the figures.\n\n", linked)
+        before, _, after = _split(_figures, linked)
+        return f"{before}\n[Concurrency and performance](performance.md) has the figures.\n\n{after}"
     if name == "performance.md":
-        readme = (ROOT / "README.md").read_text("utf-8")
-        figures = _linked(_found(_figures, readme)[0], "README.md", name, files)
-        return _replaced(_place, f"{figures.strip()}\n\n", linked)
+        _, figures, _ = _split(_figures, (ROOT / "README.md").read_text("utf-8"))
+        before, _, after = _split(_place, linked)
+        return f"{before}{_linked(figures, 'README.md', name, files).strip()}\n\n{after}"
     return linked
 
 
-def _found(pattern: re.Pattern[str], text: str) -> re.Match[str]:
+def _split(pattern: re.Pattern[str], text: str) -> tuple[str, str, str]:
+    """The text before the first match, the match, and the text after it."""
     found = pattern.search(text)
     if found is None:
         raise PluginError(f"nothing matches {pattern.pattern!r}")
-    return found
-
-
-def _replaced(pattern: re.Pattern[str], new: str, text: str) -> str:
-    start, end = _found(pattern, text).span()
-    return text[:start] + new + text[end:]
+    return text[: found.start()], found[0], text[found.end() :]
 
 
 def _linked(text: str, source: str, name: str, files: Files) -> str:
@@ -84,6 +77,6 @@ def _linked(text: str, source: str, name: str, files: Files) -> str:
             return f"]({posixpath.relpath(known, posixpath.dirname(name) or '.')}{found[2] or ''})"
         if not (ROOT / path).exists():
             raise PluginError(f"{source}: a link to {found[1]}, which does not exist")
-        return f"]({_urls()['Source']}/blob/main/{path}{found[2] or ''})"
+        return f"]({_URLS['Source']}/blob/main/{path}{found[2] or ''})"
 
     return _link.sub(target, text)

@@ -8,13 +8,13 @@ The figures are for people: no check fails for one of them. `--walks` knows deep
 that an operation calls, in any thread, and their modules.
 """
 
-import argparse
 import ast
 import io
 import sys
 import threading
 import tokenize
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,56 +25,46 @@ import anyio
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 
-# --- size ------------------------------------------------------------------------------------------------------------
-
 
 def measure(folder: Path) -> dict[str, str]:
     """The size of the package in `folder`: of all modules, with their comments and docstrings if not said otherwise."""
     texts = [path.read_text() for path in sorted(folder.rglob("*.py"))]
-    trees = [ast.parse(text) for text in texts]
-    functions = [
-        node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    ]
-    private = [each for each in functions if each.name.startswith("_") and not each.name.endswith("__")]
-    code = [code_lines(text) for text in texts]
-    imports = [
-        {line for node in imports_of(tree) for line in lines_of(node)} & lines
-        for tree, lines in zip(trees, code, strict=True)
-    ]
+    code, imports, names = 0, 0, list[str]()
+    for text in texts:
+        nodes = list(ast.walk(ast.parse(text)))
+        lines = tokens(text) - lines_of(node for node in nodes if is_docstring(node))
+        code += len(lines)
+        imports += len(lines & lines_of(node for node in nodes if is_import(node)))
+        names += [node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    private = [name for name in names if name.startswith("_") and not name.endswith("__")]
     return {
         "modules": f"{len(texts):,}",
         "lines": f"{sum(text.count(chr(10)) for text in texts):,}",
-        "lines of code": f"{sum(map(len, code)):,}",
-        "functions": f"{len(functions):,}",
-        "private ones": f"{len(private) / len(functions):.0%}",
-        "imports and __all__, part of the code": f"{sum(map(len, imports)) / sum(map(len, code)):.1%}",
+        "lines of code": f"{code:,}",
+        "functions": f"{len(names):,}",
+        "private ones": f"{len(private) / len(names):.0%}",
+        "imports and __all__, part of the code": f"{imports / code:.1%}",
     }
 
 
-def code_lines(text: str) -> set[int]:
-    """The lines that are not blank, nor comments or docstrings alone."""
+def tokens(text: str) -> set[int]:
+    """The lines that are not blank, nor comments alone."""
     ignored = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
-    docs = {line for node in ast.walk(ast.parse(text)) if is_docstring(node) for line in lines_of(node)}
-    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
-    return {n for each in tokens if each.type not in ignored for n in range(each.start[0], each.end[0] + 1)} - docs
+    found = tokenize.generate_tokens(io.StringIO(text).readline)
+    return {n for each in found if each.type not in ignored for n in range(each.start[0], each.end[0] + 1)}
 
 
-def is_docstring(node: ast.AST) -> bool:
+def is_docstring(node: Any) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
-def imports_of(tree: ast.Module) -> Iterator[ast.stmt]:
-    for node in ast.walk(tree):
-        is_list = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
-        if isinstance(node, ast.Import | ast.ImportFrom) or (is_list and isinstance(node, ast.stmt)):
-            yield node
+def is_import(node: Any) -> bool:
+    is_list = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    return is_list or isinstance(node, ast.Import | ast.ImportFrom)
 
 
-def lines_of(node: Any) -> range:
-    return range(node.lineno, node.end_lineno + 1)
-
-
-# --- walks -----------------------------------------------------------------------------------------------------------
+def lines_of(nodes: Iterable[Any]) -> set[int]:
+    return {line for node in nodes for line in range(node.lineno, node.end_lineno + 1)}
 
 
 class Walk:
@@ -108,32 +98,24 @@ async def walk(package: str, directory: Path) -> dict[str, str]:
     backends = import_module(f"{package}.backends")
     (directory / "notes.py").write_text("one\ntwo\n")
     disk = backends.FilesystemBackend(str(directory), virtual_mode=True)
-    kept = backends.StoreBackend(store=InMemoryStore(), namespace=lambda _: ("files",))
-    stores = [
-        backends.StoreBackend(store=InMemoryStore(), namespace=lambda _, n=n: ("mount", str(n))) for n in range(4)
-    ]
-    for each in [kept, *stores]:
+    kept, *mounts = (
+        backends.StoreBackend(store=InMemoryStore(), namespace=lambda _, n=n: ("files", str(n))) for n in range(5)
+    )
+    for each in [kept, *mounts]:
         await each.awrite("/notes.py", "one\ntwo\n")
-    tree = backends.CompositeBackend(default=stores[0], routes={f"/{n}/": stores[n] for n in range(1, 4)})
+    tree = backends.CompositeBackend(default=mounts[0], routes={f"/{n}/": mounts[n] for n in range(1, 4)})
+    edit, nothing = kept.aedit, anyio.lowlevel.checkpoint
+    agent, numbers = make_agent(import_module(f"{package}.middleware").FilesystemMiddleware), range(100)
+    asks = (agent.ainvoke({"messages": [("user", f"/{number}.txt")]}) for number in numbers)
     steps: dict[str, tuple[Callable[[], Awaitable[Any]], Callable[[], Awaitable[Any]]]] = {
-        "an edit in a StoreBackend": (
-            lambda: kept.aedit("/notes.py", "one", "three"),
-            lambda: kept.aedit("/notes.py", "three", "one"),
-        ),
-        "a grep over four mounts": (lambda: tree.agrep("two"), anyio.lowlevel.checkpoint),
-        "a disk grep": (lambda: disk.agrep("two"), anyio.lowlevel.checkpoint),
+        "an edit in a StoreBackend": (lambda: edit("/notes.py", "ne", "3"), lambda: edit("/notes.py", "3", "ne")),
+        "a grep over four mounts": (lambda: tree.agrep("two"), nothing),
+        "a disk grep": (lambda: disk.agrep("two"), nothing),
+        "a write_file tool call, with the agent's turn": (asks.__next__, nothing),
     }
     if package == "deepfs":
-        sqlite = backends.SqliteBackend(directory / "files.db")
-        steps["a write in a SqliteBackend"] = (
-            lambda: sqlite.awrite("/notes.py", "two\n", overwrite=True),
-            lambda: sqlite.awrite("/notes.py", "one\n", overwrite=True),
-        )
-    agent, numbers = make_agent(import_module(f"{package}.middleware").FilesystemMiddleware), iter(range(100))
-    steps["a write_file tool call, with the agent's turn"] = (
-        lambda: agent.ainvoke({"messages": [("user", f"/{next(numbers)}.txt")]}),
-        anyio.lowlevel.checkpoint,
-    )
+        write = partial(backends.SqliteBackend(directory / "files.db").awrite, "/notes.py", overwrite=True)
+        steps["a write in a SqliteBackend"] = (lambda: write("two\n"), lambda: write("one\n"))
     sys.setprofile(walk.note)
     counted = {name: await walk.count(*each) for name, each in steps.items()}
     sys.setprofile(None)
@@ -159,9 +141,6 @@ def make_agent(middleware: Callable[..., Any]) -> Any:
     return create_agent(Model(messages=iter(())), middleware=[middleware()])
 
 
-# --- the table -------------------------------------------------------------------------------------------------------
-
-
 def table(columns: dict[str, dict[str, str]]) -> str:
     rows = list(dict.fromkeys(row for column in columns.values() for row in column))
     lines = [["", *columns], *([row, *(column.get(row, "") for column in columns.values())] for row in rows)]
@@ -169,20 +148,14 @@ def table(columns: dict[str, dict[str, str]]) -> str:
     return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="The size of a package, and what its operations go through.")
-    parser.add_argument("packages", nargs="*", default=["deepfs"], help="folders; with --walks, names of packages")
-    parser.add_argument("--walks", action="store_true", help="count what operations go through")
-    given = parser.parse_args()
-    if not given.walks:
-        print(table({package: measure(ROOT / package) for package in given.packages}))
-        return
-    columns = {}
-    for package in given.packages:
+def main(arguments: list[str]) -> None:
+    packages, columns = [each for each in arguments if each != "--walks"] or ["deepfs"], {}
+    for package in packages:
         with TemporaryDirectory() as directory:
-            columns[package] = anyio.run(walk, package, Path(directory))
+            walks = "--walks" in arguments
+            columns[package] = anyio.run(walk, package, Path(directory)) if walks else measure(ROOT / package)
     print(table(columns))
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -1,34 +1,33 @@
-"""One module for each scenario, with `TITLE` and `measure(bench)`."""
+"""The scenarios: async functions of these modules, which take a `Bench`; the first line of each is its title."""
 
-from typing import Final
+import asyncio
+import time
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
-__all__ = ["SCENARIOS"]
+if TYPE_CHECKING:
+    from benchmarks.bench import Bench
 
-SCENARIOS: Final = (
-    "reads",
-    "filesystems",
-    "cold",
-    "cp",
-    "memory",
-    "globs",
-    "greps",
-    "together",
-    "neighbour",
-    "mounts",
-    "state",
-    "store",
-    "processes",
-    "sqlite",
-    "postgres",
-    "objects",
-    "sequential",
-    "listing",
-    "boxes",
-    "window",
-    "growth",
-    "imports",
-    "agents",
-    "skills",
-    "tool_calls",
-    "checkpoints",
-)
+_MODULES: Final = {
+    "reading": ("reads", "filesystems", "cold", "memory", "window"),
+    "copying": ("cp",),
+    "searching": ("globs", "greps", "together"),
+    "remote": ("mounts", "objects"),
+    "storages": ("sequential", "store"),
+    "growing": ("growth", "sqlite", "postgres"),
+    "processes": ("processes", "boxes", "neighbour"),
+    "agents": ("imports", "agents", "state", "skills", "checkpoints"),
+    "tool_calls": ("tool_calls",),
+}
+SCENARIOS: Final = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def scenario(name: str) -> Any:
+    return getattr(import_module(f"benchmarks.scenarios.{SCENARIOS[name]}"), name)
+
+
+def run(bench: "Bench") -> None:
+    """Run the scenario of `bench` on an asyncio event loop of its own; the other libraries run only on asyncio."""
+    start = time.perf_counter()
+    asyncio.run(scenario(bench.record.scenario)(bench))
+    bench.record.seconds = time.perf_counter() - start

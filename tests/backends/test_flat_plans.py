@@ -30,7 +30,6 @@ from deepfs.threads.deadline import Deadline
 from deepfs.types import FileDataV2
 from support.flat_trees import FileAndDirectory
 from support.raw import file_of, raw_bytes
-from support.selection import few_on_trio
 
 MIB = 1024 * 1024
 
@@ -252,7 +251,7 @@ class TaggedBackend(StorageBackend):
         return RemoteFiles(self.tagged)
 
 
-@few_on_trio
+@pytest.mark.suite_parts("Concurrency", "Cancellation", "Transfer", "Moving")
 class TestTaggedBackend(BackendConformance, FileAndDirectory):
     """The suite, on a storage whose listings have no contents and that compares only tags."""
 

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from itertools import cycle, product
 from pathlib import Path
 from typing import Any
 
@@ -157,38 +158,31 @@ def content(result: ReadResult) -> str:
     return result.file_data.content
 
 
-@pytest.mark.parametrize("caller", CALLERS)
 @pytest.mark.parametrize("base", BASES)
-@pytest.mark.parametrize("override", OVERRIDES)
-class TestAnOverrideRunsOnce:
-    @pytest.mark.parametrize("place", SYNC_PLACES)
-    def test_by_sync_calls(
-        self, override: Any, base: type[BackendProtocol], caller: str, place: Callable[[Act], Any], tmp_path: Path
-    ) -> None:
-        if base is StateBackend and place not in IN_NODES:
-            place = in_sync_node
-        called, path = CALLERS[caller](BASES[base](override(base), tmp_path))
+def test_an_override_runs_once_by_every_call(base: type[BackendProtocol], tmp_path: Path) -> None:
+    """Each pair of an override and a caller meets one place of sync and one of async calls; all places have a turn."""
+    found, expected = [], []
+    pairs = product(OVERRIDES, CALLERS)
+    for number, ((override, caller), sync, later) in enumerate(zip(pairs, cycle(SYNC_PLACES), cycle(ASYNC_PLACES))):
+        by_sync, by_async = OVERRIDES[override]
+        if base is StateBackend and sync not in IN_NODES:
+            sync = in_sync_node
+        if base is StateBackend and later not in IN_NODES:
+            later = in_async_node
+        called, path = CALLERS[caller](BASES[base](override(base), tmp_path / str(number)))
+        other, _ = CALLERS[caller](BASES[base](override(base), tmp_path / f"{number} async"))
 
-        def act() -> str:
+        def act(called: BackendProtocol = called, path: str = path) -> str:
             assert called.write(path, "x").ok
             return content(called.read(path))
 
-        by_sync, by_async = OVERRIDES[override]
-        assert place(act) == (by_sync if caller == "direct" else by_async)
+        async def act_later(other: BackendProtocol = other, path: str = path) -> str:
+            assert (await other.awrite(path, "x")).ok
+            return content(await other.aread(path))
 
-    @pytest.mark.parametrize("place", ASYNC_PLACES)
-    def test_by_async_calls(
-        self, override: Any, base: type[BackendProtocol], caller: str, place: Callable[[AsyncAct], Any], tmp_path: Path
-    ) -> None:
-        if base is StateBackend and place not in IN_NODES:
-            place = in_async_node
-        called, path = CALLERS[caller](BASES[base](override(base), tmp_path))
-
-        async def act() -> str:
-            assert (await called.awrite(path, "x")).ok
-            return content(await called.aread(path))
-
-        assert place(act) == OVERRIDES[override][1]
+        found.append((override, caller, sync(act), later(act_later)))
+        expected.append((override, caller, by_sync if caller == "direct" else by_async, by_async))
+    assert found == expected
 
 
 class TestOperationsBuiltOnOverrides:

@@ -24,7 +24,6 @@ from deepfs.errors import (
     DeepFSError,
     ErrorCode,
     NotFoundError,
-    PermissionDeniedError,
     error_about,
     error_of,
 )
@@ -234,23 +233,6 @@ async def test_in_a_foreign_error_text_only_the_path_of_the_call_is_rewritten() 
         with pytest.raises(NotFoundError) as caught:
             [chunk async for chunk in tree.adownload_stream("/m/a")]
         assert str(caught.value) == shown
-
-
-async def test_an_error_raised_by_a_mount_names_the_paths_of_the_tree() -> None:
-    class Raising(WrapperBackend):
-        async def run(self, operation: Operation) -> Any:
-            raise PermissionDeniedError("/d", "'/d' is closed")
-
-    tree = CompositeBackend(MemoryBackend(), {"/m/": Raising(MemoryBackend())})
-    assert (await tree.aglob("*", "/m/d")).error == "Error: Permission denied for '/m/d': '/d' is closed"
-
-
-async def test_executing_on_a_backend_without_commands_names_it() -> None:
-    tree = CompositeBackend(MemoryBackend(), {"/box/": MemoryBackend()}, executor="/box/")
-    with pytest.raises(DeepFSError, match="the backend mounted at /box/ does not run commands"):
-        await tree.aexecute("true")
-    with pytest.raises(DeepFSError, match="the default backend does not run commands"):
-        await CompositeBackend(MemoryBackend()).aexecute("true")
 
 
 async def test_errors_call_an_existing_directory_a_directory(tmp_path: Path) -> None:

@@ -189,9 +189,7 @@ async def test_values_that_are_not_files_can_be_overwritten() -> None:
     assert (await backend.awrite("/from", "new")).ok
     assert (await backend.amove("/from", "/move", overwrite=True)).ok
     for path in ("/write", "/upload", "/copy", "/move"):
-        read = await backend.aread(path)
-        assert read.file_data is not None
-        assert read.file_data.content == "new"
+        assert (await backend.aread(path)).unwrap().content == "new"
 
 
 async def test_invalid_base64_matches_no_version() -> None:

@@ -362,23 +362,8 @@ def test_a_directory_that_cannot_be_listed_hides_no_other() -> None:
 # --- one file that cannot be read ------------------------------------------------------------------------------------
 
 
-class Damaged(MemoryFileSystem):
+class Damaged(AsyncMemory):
     """Raises `error` where `/b` is read."""
-
-    cachable = False
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__()
-        self.error = error
-
-    def cat_file(self, path: str, *arguments: Any, **options: Any) -> Any:
-        if path.endswith("/b"):
-            raise self.error
-        return super().cat_file(path, *arguments, **options)
-
-
-class AsyncDamaged(AsyncMemory):
-    """As `Damaged`."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__()
@@ -396,19 +381,17 @@ def with_three_files(filesystem: Any) -> FsspecBackend:
     return backend
 
 
-@pytest.mark.parametrize("kind", [Damaged, AsyncDamaged])
 @pytest.mark.parametrize(("error", "code"), [(PermissionError(), "permission_denied"), (OSError(), "backend_error")])
-def test_a_file_that_cannot_be_read_spoils_no_other(error: Exception, code: str, kind: Any) -> None:
-    backend = with_three_files(kind(error))
+def test_a_file_that_cannot_be_read_spoils_no_other(error: Exception, code: str) -> None:
+    backend = with_three_files(Damaged(error))
     found = assert_ok(backend.grep("needle"))
     assert ([match.path for match in found.matches], found.skipped) == (["/a", "/c"], 1)
     assert [each.error for each in backend.download_files(["/a", "/b", "/c"])] == [None, code, None]
     assert backend.read("/b").code == code
 
 
-@pytest.mark.parametrize("kind", [Damaged, AsyncDamaged])
-def test_a_filesystem_that_fails_is_no_unreadable_file(kind: Any) -> None:
-    backend = with_three_files(kind(ConnectionError()))
+def test_a_filesystem_that_fails_is_no_unreadable_file() -> None:
+    backend = with_three_files(Damaged(ConnectionError()))
     assert_failed(backend.grep("needle"), ErrorCode.BACKEND_ERROR)
     assert {each.error for each in backend.download_files(["/a", "/b"])} == {"backend_error"}
 
@@ -476,12 +459,6 @@ def test_a_change_of_another_client_is_not_overwritten(tagged: bool, monkeypatch
 
 def _bare(filesystem: AsyncMemory, key: str) -> dict[str, Any]:
     return {"name": key, "type": "file", "size": len(filesystem.keys[key][0])}
-
-
-def test_unsafe_overwrites_save_the_check() -> None:
-    filesystem = Racing({"a.txt": (b"one\n", 1, FIRST)})
-    assert FsspecBackend(filesystem, unsafe_overwrites=True).edit("/a.txt", "one", "two").ok
-    assert filesystem.keys["a.txt"][0] == b"two\n"
 
 
 # --- answers that are lost -------------------------------------------------------------------------------------------
@@ -719,22 +696,3 @@ def test_a_forked_child_has_filesystems_of_its_own() -> None:
 
 
 # --- what is asked of a filesystem -----------------------------------------------------------------------------------
-
-
-CALLS: Final[list[tuple[str, list[Any], dict[str, int]]]] = [
-    ("ls", ["/"], {"ls": 2}),  # One for the directory in it.
-    ("read", ["/a.txt"], {"info": 1, "cat_file": 1}),
-    ("edit", ["/a.txt", "one", "two"], {"info": 2, "cat_file": 1, "pipe_file": 1}),
-    ("write", ["/new.txt", "x"], {"info": 1, "ls": 1, "pipe_file": 1}),
-    ("delete", ["/a.txt"], {"info": 2, "rm_file": 1}),
-    ("grep", ["one"], {"ls": 2, "cat_file": 2}),
-    ("glob", ["*.txt"], {"ls": 2}),
-]
-
-
-def test_operations_make_few_calls() -> None:
-    for operation, arguments, calls in CALLS:
-        backend = FsspecBackend(AsyncMemory({"a.txt": (b"one\n", 1, FIRST), "d/b.txt": (b"one\n", 2, FIRST)}))
-        AsyncMemory.calls.clear()
-        assert getattr(backend, operation)(*arguments).ok
-        assert (operation, {name: AsyncMemory.calls.count(name) for name in AsyncMemory.calls}) == (operation, calls)

@@ -7,7 +7,6 @@ import random
 import sqlite3
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -416,23 +415,6 @@ def _index(file: Path) -> None:
         rows(file, statement, (schema._LAST_ID,))
 
 
-def test_many_pending_files_are_indexed_in_several_transactions(
-    backend: SqliteBackend, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(databases, "PART_BYTES", 10_000)
-    left, index = [], schema._index
-
-    def indexed(connection: sqlite3.Connection, last: int) -> None:
-        left.append(_pending(file))  # As others see it, who may write in between.
-        index(connection, last)
-
-    monkeypatch.setattr(schema, "_index", indexed)
-    backend.upload_files([(f"/{number}.txt", b"words " * 500) for number in range(120)])
-    assert len(left) > 10
-    assert left == sorted(set(left), reverse=True)
-    assert _pending(file) < 64
-
-
 _PUT_ROW = "INTO files (id, namespace, path, size, content) VALUES (?, 'files', ?, 9, 'replacing')"
 
 
@@ -501,34 +483,24 @@ def test_a_damaged_index_hinders_neither_writes_nor_searches(
     assert backend.read("/4.txt").ok
 
 
-def test_a_write_that_the_disk_has_room_for_is_stored_though_its_index_has_none(
-    backend: SqliteBackend, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    choose = random.Random("full")
-    for number in range(40):
-        assert backend.write(f"/{number}.txt", choose.randbytes(2000).hex()).ok
-    [(pages,)] = rows(file, "PRAGMA page_count")
-    _with_pragma(backend, f"max_page_count = {pages + 9}")
-    monkeypatch.setattr(schema, "_MOST_PENDING", 2)
-    assert backend.write("/last.txt", "words").ok
-    assert backend.delete("/0.txt").ok
-    assert _pending(file) > 0
-    _with_pragma(backend, "max_page_count = 100000")
-    assert backend.write("/later.txt", "words").ok
-    assert _pending(file) == 0
-    assert run_sync(backend.acheck) == []
-
-
-def test_a_process_without_fts5_can_change_a_database_that_has_an_index(
-    backend: SqliteBackend, file: Path, monkeypatch: pytest.MonkeyPatch, always_indexed: None
+def test_a_process_without_fts5_can_change_and_search_a_database_that_has_an_index(
+    backend: SqliteBackend,
+    file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    always_indexed: None,
 ) -> None:
     run_sync(backend.aclose)
-    with monkeypatch.context() as patch:
+    schema._say_slower.cache_clear()
+    with caplog.at_level(logging.WARNING, "deepfs"), monkeypatch.context() as patch:
         patch.setattr(schema, "_offers_trigrams", lambda: False)
         for number in range(70):
             assert backend.write(f"/{number}.txt", f"word {number}").ok
         assert _found(backend, "word 66") == ["/66.txt"]
         run_sync(backend.aclose)
+        assert _found(backend, "word 67") == ["/67.txt"]
+        run_sync(backend.aclose)
+    assert len([record for record in caplog.records if "FTS5" in record.message]) == 1
     assert _found(backend, "word 66") == ["/66.txt"]
     assert backend.write("/last.txt", "word 66").ok
     assert rows(file, "SELECT id FROM pending") == []
@@ -536,33 +508,15 @@ def test_a_process_without_fts5_can_change_a_database_that_has_an_index(
     assert run_sync(backend.acheck) == []
 
 
-@pytest.mark.parametrize("part", ["DROP TABLE pending", "DROP VIEW indexed_contents", "DROP TRIGGER file_deleted"])
 def test_an_index_of_which_a_part_is_missing_is_made_anew(
-    backend: SqliteBackend, file: Path, always_indexed: None, part: str
+    backend: SqliteBackend, file: Path, always_indexed: None
 ) -> None:
-    run_sync(backend.aclose)
-    rows(file, part)
-    assert backend.write("/b.txt", "one more\n").ok
-    assert _found(backend, "one") == ["/a.txt", "/b.txt"]
-    assert run_sync(backend.acheck) == []
-
-
-def test_without_fts5_searches_are_the_same_and_it_is_said_once(
-    file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, always_indexed: None
-) -> None:
-    schema._say_slower.cache_clear()
-    with caplog.at_level(logging.WARNING, "deepfs"), monkeypatch.context() as patch:
-        patch.setattr(schema, "_offers_trigrams", lambda: False)
-        for name in ("ada", "bob"):
-            with SqliteBackend(file, name) as backend:
-                backend.upload_files([(f"/{number}.txt", f"text {number}".encode()) for number in range(300)])
-                assert _found(backend, "text 29") == ["/29.txt", *(f"/29{number}.txt" for number in range(10))]
-                assert len(_found(backend, "t")) == 300
-    assert len([record for record in caplog.records if "FTS5" in record.message]) == 1
-    with SqliteBackend(file, "ada") as backend:  # The first process that has FTS5 makes the index.
-        assert _found(backend, "text 299") == ["/299.txt"]
-        assert run_sync(backend.acheck) == []
-        assert rows(file, "SELECT count(*) FROM content_index WHERE content_index MATCH '\"299\"'") == [(2,)]
+    for part in ("TABLE pending", "VIEW indexed_contents", "TRIGGER file_deleted"):
+        run_sync(backend.aclose)
+        rows(file, f"DROP {part}")
+        assert backend.write("/b.txt", "one more\n", overwrite=True).ok
+        assert _found(backend, "one") == ["/a.txt", "/b.txt"], part
+        assert run_sync(backend.acheck) == [], part
 
 
 def test_a_walk_is_bounded_where_no_index_helps(file: Path) -> None:
@@ -671,16 +625,6 @@ def test_a_file_that_was_replaced_is_opened_again(backend: SqliteBackend, file: 
     assert backend.write("/b.txt", "new").ok
     with SqliteBackend(file) as other:
         assert [entry.path for entry in other.ls("/").entries] == ["/b.txt"]
-
-
-def test_sync_reads_run_in_the_calling_thread(backend: SqliteBackend) -> None:
-    threads: list[int] = []
-    database = backend._database
-    backend._database = lambda: (threads.append(threading.get_ident()), database())[1]  # type: ignore[method-assign]
-    for result in (backend.ls("/"), backend.read("/a.txt"), backend.read_raw("/a.txt")):
-        assert result.ok
-    assert backend.download_files(["/a.txt"])[0].content == b"one\n"
-    assert threads == [threading.get_ident()] * 4
 
 
 def test_links_to_a_database_share_their_locks_and_connections(backend: SqliteBackend, tmp_path: Path) -> None:

@@ -384,10 +384,3 @@ def test_files_can_be_deleted_where_the_disk_is_full(by: str) -> None:
     box = _in_box("--size", "12000000", "--tmpfs", "/mnt")
     with started(_FULL_DISK, by, prefix=box) as process:
         assert process.communicate()[0] == "passed\n"
-
-
-def test_a_process_that_ends_leaves_one_file(file: Path) -> None:
-    script = "import sys\nfrom deepfs import SqliteBackend\nassert SqliteBackend(sys.argv[1]).write('/a.txt', 'x').ok"
-    with started(script, file) as process:
-        assert process.communicate()[0] == ""
-    assert [path.name for path in file.parent.iterdir()] == [file.name]

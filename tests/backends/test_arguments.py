@@ -1,7 +1,6 @@
 """Arguments of the wrong type raise a TypeError that names the argument, on every backend, and nothing is stored."""
 
 import math
-import re
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -15,13 +14,16 @@ from deepfs import (
     CompositeBackend,
     FilesystemBackend,
     FilesystemPermission,
+    FsspecBackend,
     MemoryBackend,
+    ObjectStoreBackend,
     PermissionedBackend,
+    PostgresBackend,
+    S3Backend,
     StoreBackend,
 )
 from deepfs.backends import BubblewrapSandbox, LandlockSandbox, LocalShellBackend
 from deepfs.compat.adapters import adapt_backend_protocol
-from deepfs.compat.factories import FactoryBackend
 from deepfs.policy import AuditedBackend, HistoryBackend, HookedBackend, ReadOnlyBackend
 from deepfs.policy.limits import RateLimit
 
@@ -36,22 +38,13 @@ class Foreign:
             setattr(self, name, getattr(inner, name))
 
 
-def _made_once(backend: BackendProtocol) -> Callable[[Any], BackendProtocol]:
-    return lambda _: backend
-
-
 RULE = FilesystemPermission(["write"], ["/no/**"], "deny")
 BACKENDS: dict[str, Callable[[Path], BackendProtocol]] = {
     "memory": lambda _: MemoryBackend(),
-    "store": lambda _: StoreBackend(InMemoryStore(), namespace=("fs",)),
     "disk": FilesystemBackend,
     "composite": lambda root: CompositeBackend(MemoryBackend(), {"/disk/": FilesystemBackend(root)}),
-    "guarded": lambda _: HookedBackend(MemoryBackend()),
     "permissioned": lambda _: PermissionedBackend(MemoryBackend(), [RULE]),
-    "audited": lambda _: AuditedBackend(MemoryBackend(), lambda _: None),
     "history": lambda _: HistoryBackend(MemoryBackend()),
-    "factory": lambda _: FactoryBackend(_made_once(MemoryBackend())),
-    "shell": lambda root: LocalShellBackend(root),
     "adapted": lambda _: adapt_backend_protocol(Foreign(MemoryBackend())),
 }
 
@@ -125,14 +118,16 @@ def backend(request: pytest.FixtureRequest, tmp_path: Path) -> BackendProtocol:
     return BACKENDS[request.param](tmp_path / "files")
 
 
-@pytest.mark.parametrize(("operation", "arguments", "options", "message"), CALLS)
-async def test_an_argument_of_the_wrong_type_raises_a_type_error_that_names_it(
-    backend: BackendProtocol, operation: str, arguments: tuple[Any, ...], options: dict[str, Any], message: str
-) -> None:
+async def test_an_argument_of_the_wrong_type_raises_a_type_error_that_names_it(backend: BackendProtocol) -> None:
     await backend.awrite("/a", "one\n")
-    with pytest.raises(TypeError) as caught:
-        await getattr(backend, operation)(*arguments, **options)
-    assert message in str(caught.value)
+    told = []
+    for operation, arguments, options, message in CALLS:
+        try:
+            told.append((operation, message, str(await getattr(backend, operation)(*arguments, **options))))
+        except TypeError as error:
+            if message not in str(error):
+                told.append((operation, message, str(error)))
+    assert told == []
     assert [info.path for info in (await backend.als("/")).entries or () if not info.is_dir] == ["/a"]
     assert (await backend.adownload_files(["/a"]))[0].content == b"one\n"
 
@@ -159,15 +154,12 @@ async def test_sync_methods_and_keyword_arguments_are_checked_too(backend: Backe
     assert (await backend.aglob("**")).matches == []
 
 
-@pytest.mark.parametrize(
-    "content", [bytearray(b"one"), memoryview(b"one"), memoryview(b"oone")[1:], memoryview(b"enoo")[2::-1]]
-)
-async def test_uploads_accept_every_bytes_like_content(backend: BackendProtocol, content: Any) -> None:
-    expected = bytes(content)
-    assert [each.error for each in await backend.aupload_files([("/new", content)])] == [None]
-    if isinstance(content, bytearray):
-        content[:] = b"two"
-    assert [each.content for each in await backend.adownload_files(["/new"])] == [expected]
+async def test_uploads_accept_every_bytes_like_content(backend: BackendProtocol) -> None:
+    changed = bytearray(b"one")
+    for content in (changed, memoryview(b"oone")[1:], memoryview(b"eno")[::-1]):
+        assert [each.error for each in await backend.aupload_files([("/new", content)])] == [None]  # type: ignore[list-item]
+        changed[:] = b"two"
+        assert [each.content for each in await backend.adownload_files(["/new"])] == [b"one"]
 
 
 async def test_batches_accept_any_iterable_of_items(backend: BackendProtocol) -> None:
@@ -206,27 +198,13 @@ async def test_the_types_of_a_streamed_upload_are_checked(backend: BackendProtoc
     assert (await backend.aglob("**")).matches == []
 
 
-@pytest.mark.parametrize(
-    ("timeout", "message"),
-    [
-        ("5", "timeout must be a number, not '5'"),
-        (True, "timeout must be a number, not True"),
-        (math.nan, "timeout must not be negative, not nan"),
-        (-1, "timeout must not be negative, not -1"),
-    ],
-)
-async def test_the_arguments_of_execute_are_checked(tmp_path: Path, timeout: Any, message: str) -> None:
+async def test_the_arguments_of_execute_are_checked(tmp_path: Path) -> None:
     shell = LocalShellBackend(tmp_path)
-    for backend in (
-        shell,
-        CompositeBackend(shell),
-        HookedBackend(shell),
-        AuditedBackend(shell, lambda _: None),
-        PermissionedBackend(shell, [RULE]),
-        ReadOnlyBackend(shell),
-    ):
-        with pytest.raises((TypeError, ValueError), match=message):
-            await backend.aexecute("touch made", timeout=timeout)
+    wrong: list[tuple[Any, str]] = [("5", "timeout must be a number"), (math.nan, "not be negative, not nan")]
+    for backend in (shell, CompositeBackend(shell), PermissionedBackend(shell, [RULE]), ReadOnlyBackend(shell)):
+        for timeout, message in wrong:
+            with pytest.raises((TypeError, ValueError), match=message):
+                await backend.aexecute("touch made", timeout=timeout)
         with pytest.raises(TypeError, match="command must be a string"):
             await backend.aexecute(3)  # type: ignore[arg-type]
     assert (await shell.als("/")).entries == []
@@ -273,10 +251,33 @@ CONSTRUCTORS: list[tuple[Callable[[], object], str]] = [
     (lambda: PermissionedBackend(MemoryBackend(), ANY or 3), "rules is a list of FilesystemPermission, not 3"),
     (lambda: ReadOnlyBackend(ANY or 3), "int is no backend"),
     (lambda: AuditedBackend(ANY, print), "NoneType is no backend"),
+    (lambda: StoreBackend(ANY or 5, namespace=("fs",)), "store must be a BaseStore"),
+    (lambda: StoreBackend(ANY or InMemoryStore, namespace=("fs",)), "store must be a BaseStore"),
+    (lambda: CompositeBackend(MemoryBackend(), ANY or {Path("/a"): MemoryBackend()}), "a route must be a string"),
+    (lambda: CompositeBackend(MemoryBackend(), ANY or [("/a/", MemoryBackend())]), "routes must be a mapping"),
+    (lambda: HistoryBackend(MemoryBackend(), ANY or "/versions"), "str is no backend"),
+    (lambda: S3Backend(ANY), "bucket must be a string"),
+    (lambda: S3Backend("bucket", ANY or str), "prefix must be a string"),
+    (lambda: S3Backend("bucket", endpoint_url=ANY or 0), "endpoint_url must be a string"),
+    (lambda: ObjectStoreBackend("memory://", ANY or b"x"), "prefix must be a string"),
+    (lambda: ObjectStoreBackend("memory://", index=ANY or 0), "index must be a"),
+    (lambda: ObjectStoreBackend("memory://", retries=ANY or 0), "retries must be a RetryPolicy"),
+    (lambda: PostgresBackend("postgresql:///x", "n", retries=ANY or 0), "retries must be a RetryPolicy"),
+    (lambda: FsspecBackend("memory://", retries=ANY or 0), "retries must be a RetryPolicy"),
+    (lambda: FsspecBackend("memory://", ANY or ["x"]), "root must be a string"),
+    (lambda: MemoryBackend(max_file_size_mb=-1), "max_file_size_mb must not be negative, not -1"),
+    (lambda: FilesystemBackend(max_file_size_mb=math.nan), "max_file_size_mb must not be negative, not nan"),
+    (lambda: FilesystemBackend(search_timeout=-1), "search_timeout must not be negative, not -1"),
+    (lambda: CompositeBackend(MemoryBackend(), route_timeout=math.nan), "route_timeout must be positive, not nan"),
 ]
 
 
-@pytest.mark.parametrize(("make", "message"), CONSTRUCTORS, ids=[message for _, message in CONSTRUCTORS])
-def test_a_wrong_constructor_argument_raises_an_error_that_names_it(make: Callable[[], object], message: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=re.escape(message)):
-        make()
+def test_a_wrong_constructor_argument_raises_an_error_that_names_it() -> None:
+    told = []
+    for make, message in CONSTRUCTORS:
+        try:
+            told.append((message, repr(make())))
+        except (TypeError, ValueError) as error:
+            if message not in str(error):
+                told.append((message, str(error)))
+    assert told == []

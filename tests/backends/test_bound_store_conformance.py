@@ -1,4 +1,4 @@
-"""StoreBackend passes the shipped suite over the stores that are bound to an asyncio loop."""
+"""StoreBackend over the stores that are bound to an asyncio loop passes the parts that depend on the store."""
 
 import pytest
 from langgraph.store.base import BaseStore
@@ -6,12 +6,15 @@ from langgraph.store.base import BaseStore
 from deepfs.backends.store import StoreBackend
 from support.store_suite import NAMESPACE, StoreConformance
 
+PARTS = ("Concurrency", "Cancellation", "Transfer", "StateMachine")
+
 
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     return "asyncio"
 
 
+@pytest.mark.suite_parts(*PARTS)
 class TestSqliteStore(StoreConformance):
     @pytest.fixture
     def backend(self, sqlite_store: BaseStore) -> StoreBackend:
@@ -19,6 +22,7 @@ class TestSqliteStore(StoreConformance):
         return StoreBackend(sqlite_store, namespace=NAMESPACE)
 
 
+@pytest.mark.suite_parts(*PARTS)
 class TestPostgresStore(StoreConformance):
     @pytest.fixture
     def backend(self, postgres_store: BaseStore) -> StoreBackend:

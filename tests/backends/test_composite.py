@@ -85,12 +85,6 @@ async def test_a_mount_that_times_out_is_named_in_the_error() -> None:
     assert slow.cancelled == 1
 
 
-async def test_a_search_of_only_a_hanging_mount_times_out_too() -> None:
-    tree = CompositeBackend(MemoryBackend(), {"/slow/": LatencyBackend(await needles(), 60)}, route_timeout=0.05)
-    with anyio.fail_after(5):
-        assert (await tree.agrep("needle", "/slow")).code == "timeout"
-
-
 @pytest.mark.parametrize("operation", ["upload_files", "download_files"])
 async def test_a_batch_returns_the_outcomes_of_working_mounts_beside_a_failing_one(operation: str) -> None:
     broken = FaultyBackend(MemoryBackend(), {operation: RuntimeError("a bug")})
@@ -102,14 +96,6 @@ async def test_a_batch_returns_the_outcomes_of_working_mounts_beside_a_failing_o
         downloads = await tree.adownload_files(["/f0.txt", "/broken/b", "/none"])
         assert [outcome.error for outcome in downloads] == [None, "backend_error", "file_not_found"]
         assert downloads[0].content == b"needle\n"
-
-
-async def test_cancelling_a_search_cancels_the_search_of_each_mount() -> None:
-    mounts = {f"/m{number}/": Counting(LatencyBackend(await needles(), 60)) for number in range(5)}
-    tree = CompositeBackend(MemoryBackend(), mounts)
-    with anyio.move_on_after(0.05):
-        await tree.agrep("needle")
-    assert [mount.cancelled for mount in mounts.values()] == [1] * 5
 
 
 # --- concurrent searches ---
@@ -135,8 +121,8 @@ async def test_mounts_are_searched_concurrently() -> None:
     assert [match.path for match in found.matches or ()] == [f"/m{number}/f0.txt" for number in range(8)]
 
 
-@pytest.mark.parametrize("max_count", [1, 3, 4])
-async def test_enough_matches_cancel_the_search_of_later_mounts(max_count: int) -> None:
+async def test_enough_matches_cancel_the_search_of_later_mounts() -> None:
+    max_count = 3
     first, endless = await needles(5), Counting(LatencyBackend(await needles(), math.inf))
     tree = CompositeBackend(MemoryBackend(), {"/a/": first, "/b/": endless})
     with anyio.fail_after(5):
@@ -148,22 +134,7 @@ async def test_enough_matches_cancel_the_search_of_later_mounts(max_count: int) 
     assert endless.limits == [max_count]
 
 
-async def test_matches_of_an_earlier_mount_are_waited_for() -> None:
-    slow = LatencyBackend(await needles(2), 0.05)
-    tree = CompositeBackend(MemoryBackend(), {"/a/": slow, "/b/": await needles(5)})
-    found = await tree.agrep("needle", max_count=3)
-    assert [match.path for match in found.matches or ()] == ["/a/f0.txt", "/a/f1.txt", "/b/f0.txt"]
-
-
 # --- visible files ---
-
-
-async def test_only_mounts_under_the_searched_path_are_searched() -> None:
-    beside = Counting(await needles())
-    tree = CompositeBackend(await needles(), {"/in/deep/": await needles(), "/beside/": beside})
-    found = await tree.agrep("needle", "/in")
-    assert [match.path for match in found.matches or ()] == ["/in/deep/f0.txt"]
-    assert beside.limits == []
 
 
 async def test_a_mount_hides_the_files_of_the_default_backend_at_its_path(tmp_path: Path) -> None:
@@ -195,15 +166,6 @@ async def test_hidden_matches_do_not_count_towards_max_count() -> None:
     assert found.truncated
 
 
-async def test_a_hundred_mounts_at_any_depth_appear_in_order() -> None:
-    routes = {f"/{'d/' * (number % 7)}m{number:03}/": await needles() for number in range(100)}
-    tree = CompositeBackend(MemoryBackend(), routes)
-    found = await tree.agrep("needle")
-    assert [match.path for match in found.matches or ()] == sorted(f"{route}f0.txt" for route in routes)
-    listed = [info.path for info in (await tree.als("/d")).entries or ()]
-    assert listed == sorted({"/d/d/", *[route for route in routes if route.count("/") == 3]})
-
-
 # --- mounts that raise CancelledError or TimeoutError ---
 
 
@@ -220,9 +182,10 @@ class Cancelled(WrapperBackend):
         raise asyncio.CancelledError
 
 
-@pytest.mark.parametrize("later", [False, True], ids=["gather", "later"])
-@pytest.mark.parametrize("mount_as", ["default", "route", "only"])
-@pytest.mark.parametrize("seconds", [None, 60])
+@pytest.mark.parametrize(
+    ("later", "mount_as", "seconds"),
+    [(False, "route", None), (True, "route", 60), (True, "default", None), (False, "only", 60)],
+)
 async def test_a_mount_that_raises_cancelled_error_counts_as_failed(
     later: bool, mount_as: str, seconds: float | None
 ) -> None:
@@ -260,18 +223,6 @@ async def test_cancelling_the_caller_cancels_its_search() -> None:
                 tasks.start_soon(tree.agrep, "needle")
                 await anyio.sleep(0.05)
                 tasks.cancel_scope.cancel()
-
-
-async def test_a_native_asyncio_cancellation_reaches_the_caller(anyio_backend_name: str) -> None:
-    if anyio_backend_name == "trio":
-        return  # Only asyncio has task.cancel().
-    tree = CompositeBackend(MemoryBackend(), {"/slow/": LatencyBackend(await needles(), 60)})
-    for call in (tree.agrep("needle"), tree.adownload_files(["/slow/a"])):
-        task = asyncio.ensure_future(call)
-        await anyio.sleep(0.05)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
 
 
 async def test_a_timeout_error_raised_by_a_mount_is_reported_as_its_failure() -> None:
@@ -342,7 +293,7 @@ async def chunks() -> AsyncIterator[bytes]:
     yield b"x"
 
 
-@pytest.mark.parametrize("wrapped", [lambda b: b, WrapperBackend, HistoryBackend, CompositeBackend])
+@pytest.mark.parametrize("wrapped", [HistoryBackend, CompositeBackend])
 @pytest.mark.parametrize("kind", UNREACHABLE)
 async def test_every_operation_reports_an_unreachable_storage(kind: str, wrapped: Any) -> None:
     backend = wrapped(UNREACHABLE[kind]())

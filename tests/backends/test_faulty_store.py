@@ -58,31 +58,6 @@ async def test_a_change_that_took_effect_succeeds_although_the_store_raised() ->
     assert [upload.error for upload in await backend.aupload_files([("/u/1", b"1"), ("/u/2", b"2")])] == [None, None]
 
 
-async def test_a_change_that_failed_is_an_error_and_can_be_retried() -> None:
-    inner = InMemoryStore()
-    store = FaultyStore(inner)
-    backend = over(store)
-    store.fault = "before"
-    failed = await backend.awrite("/x", "1")
-    assert failed.code == "backend_error"
-    assert "LostError" in (failed.error or "")
-    assert raw(inner) == {}
-    assert (await backend.awrite("/x", "1")).ok
-
-
-@pytest.mark.parametrize("fault", ["after", "blind", "half", "before"])
-async def test_a_failure_never_leads_to_a_file_beneath_a_file(fault: str) -> None:
-    inner = InMemoryStore()
-    store = FaultyStore(inner)
-    backend = over(store)
-    assert (await backend.awrite("/other", "x")).ok  # From here on, the backend has cached the directories.
-    store.fault = fault
-    await backend.aupload_files([("/d/x", b"1"), ("/d/y", b"2")])
-    there = any(path.startswith("/d/") for path in raw(inner))
-    assert (await backend.awrite("/d", "no file")).ok == (not there)
-    assert there == (fault != "before")
-
-
 async def test_a_partial_change_reports_which_part_took_effect() -> None:
     inner = InMemoryStore()
     store = FaultyStore(inner)
@@ -100,16 +75,6 @@ async def test_a_partial_change_reports_which_part_took_effect() -> None:
     assert {path for path in raw(inner) if path > "/a"} == {"/d/a", "/d/b", "/e/a"}
 
 
-async def test_an_unknown_outcome_is_reported_as_unknown() -> None:
-    inner = InMemoryStore()
-    store = FaultyStore(inner)
-    store.fault = "blind"
-    failed = await over(store).awrite("/x", "1")
-    assert failed.code == "backend_error"
-    assert "not known" in (failed.error or "")
-    assert raw(inner) == {"/x": b"1"}
-
-
 # --- listings --------------------------------------------------------------------------------------------------------
 
 MANY = [f"/dir/{number:03}.txt" for number in range(150)]
@@ -123,7 +88,7 @@ async def capped(cap: int = 100, store: type[FaultyStore] = FaultyStore) -> tupl
     return inner, store(inner, cap)
 
 
-@pytest.mark.parametrize("cap", [1, 7, 100, 149, 150, 151, 152, None])
+@pytest.mark.parametrize("cap", [1, 149, 150, 151])
 async def test_operations_cover_all_files_of_a_store_that_caps_its_answers(cap: int) -> None:
     inner, store = await capped(cap)
     assert [info.path for info in (await over(store).als("/dir")).entries or ()] == MANY
@@ -135,26 +100,6 @@ async def test_operations_cover_all_files_of_a_store_that_caps_its_answers(cap: 
     assert (await over(store).adelete("/moved")).ok
     assert (await over(store).adelete("/copy")).ok
     assert raw(inner) == {}
-
-
-async def test_a_short_listing_from_a_store_known_to_return_more_needs_one_search() -> None:
-    inner, _ = await capped(1000)
-    searches = 0
-
-    class Counting(FaultyStore):
-        async def abatch(self, ops: Iterable[Op]) -> list[Result]:
-            nonlocal searches
-            operations = list(ops)
-            searches += sum(isinstance(operation, SearchOp) for operation in operations)
-            return await super().abatch(operations)
-
-    backend = over(Counting(inner))
-    await backend.als("/")
-    assert searches == 3  # One for all items, then one call with two searches: are there more?
-    assert (await backend.adelete("/dir/000.txt")).ok
-    searches = 0
-    await backend.als("/")
-    assert searches == 1
 
 
 class IgnoresOffset(FaultyStore):
@@ -215,13 +160,6 @@ async def test_a_listing_succeeds_while_others_add_files_all_the_time() -> None:
         assert [info.path for info in (await backend.aglob("/dir/*")).matches or ()] == MANY
 
 
-async def test_a_capped_listing_is_never_short_while_others_add_files() -> None:
-    for cap in (7, 100, 149, 151):
-        inner, _ = await capped()
-        listing = await over(Growing(inner, cap)).als("/dir")
-        assert listing.code == "backend_error" or [info.path for info in listing.entries or ()] == MANY
-
-
 class Malformed(InMemoryStore):
     """Returns `answer` instead of a list of results."""
 
@@ -231,22 +169,20 @@ class Malformed(InMemoryStore):
         return self.answer
 
 
-@pytest.mark.parametrize("answer", [None, [], [None, None], 7, [7], [[7]], [[None]], ["x"], [{"key": "/a"}]])
-async def test_a_malformed_answer_of_the_store_gives_a_failed_result(answer: Any) -> None:
+async def test_a_malformed_answer_of_the_store_gives_a_failed_result() -> None:
     store = Malformed()
-    store.answer = answer
     backend = over(store)
-    for result in (
-        await backend.als("/"),
-        await backend.aread("/a"),
-        await backend.awrite("/a", "x"),
-        await backend.aedit("/a", "x", "y"),
-        await backend.adelete("/a"),
-        await backend.amove("/a", "/b"),
-        await backend.aglob("*"),
-        await backend.agrep("x"),
-    ):
-        assert not result.ok
+    for store.answer in (None, [], [None, None], 7, [7], [[7]], [[None]], ["x"], [{"key": "/a"}]):
+        for result in (
+            await backend.als("/"),
+            await backend.aread("/a"),
+            await backend.awrite("/a", "x"),
+            await backend.aedit("/a", "x", "y"),
+            await backend.adelete("/a"),
+            await backend.amove("/a", "/b"),
+            await backend.agrep("x"),
+        ):
+            assert not result.ok, store.answer
 
 
 # --- random programs -------------------------------------------------------------------------------------------------

@@ -196,12 +196,6 @@ async def test_an_ignored_path_is_searched_if_it_is_named(project: Path) -> None
     assert paths(await backend.aglob("*.py", "/node_modules")) == ["/node_modules/lib.py"]
 
 
-async def test_nothing_is_ignored_by_default(project: Path) -> None:
-    shown = [f"/{name}" for name in sorted(FILES) if not name.startswith(".")]
-    assert paths(await FilesystemBackend(project).aglob("**")) == shown
-    assert paths(await FilesystemBackend(project).agrep("needle")) == shown
-
-
 async def test_ignore_files_are_read_again_for_every_search(project: Path) -> None:
     backend = FilesystemBackend(project, ignore="git")
     await backend.awrite("/src/.gitignore", "deep/\n")
@@ -243,20 +237,6 @@ async def test_results_with_and_without_ripgrep_are_equal(large: Path, monkeypat
         assert helped == plain
         assert bool(asked) == ("path" not in options)
         asked.clear()
-
-
-async def test_many_concurrent_searches_are_complete(large: Path) -> None:
-    backend = FilesystemBackend(large)
-    results: list[GrepResult | GlobResult] = []
-
-    async def search(function: Callable[..., Any], *args: Any) -> None:
-        results.append(await function(*args))
-
-    async with anyio.create_task_group() as tasks:
-        for _ in range(4):
-            tasks.start_soon(search, backend.agrep, "needle")
-            tasks.start_soon(search, backend.aglob, "*.txt")
-    assert [len(paths(result)) for result in results] == [2 * engines.FEW] * 8
 
 
 # --- cancellation and deadlines ---------------------------------------------------------------------------------------
@@ -302,12 +282,6 @@ async def test_a_search_has_a_deadline(large: Path, sleeping: Path) -> None:
         result = await FilesystemBackend(large, search_timeout=0.5).agrep("needle")
     assert result.truncated
     assert (await FilesystemBackend(large, search_timeout=0).aglob("*")).truncated
-
-
-async def test_the_sync_methods_search_too(project: Path) -> None:
-    backend = FilesystemBackend(project, ignore="git")
-    assert paths(await anyio.to_thread.run_sync(backend.grep, "needle")) == ["/main.py", "/src/deep/a.py"]
-    assert paths(await anyio.to_thread.run_sync(backend.glob, "*.py")) == ["/main.py", "/src/deep/a.py"]
 
 
 async def test_a_backend_that_nobody_refers_to_is_freed_without_a_search_for_garbage(tmp_path: Path) -> None:

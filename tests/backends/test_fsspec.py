@@ -20,7 +20,7 @@ from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
-from deepfs import CompositeBackend, ErrorCode, FsspecBackend, MemoryBackend
+from deepfs import ErrorCode, FsspecBackend
 from deepfs.storage.retries import RetryPolicy
 from deepfs.testing.suite import assert_failed, assert_ok
 from support.fsspec_memory import AsyncMemory
@@ -47,29 +47,14 @@ def _paths(result: Any) -> list[str]:
 # --- what a filesystem may be ----------------------------------------------------------------------------------------
 
 
-LOCAL: Final[dict[str, Any]] = {
-    "url": "file:///tmp",
-    "path": "/tmp",
-    "local": "local://tmp",
-    "dir": "dir::file:///tmp",
-    "object": LocalFileSystem(),
-    "dir-object": DirFileSystem("/tmp", LocalFileSystem()),
-}
-
-
-@pytest.mark.parametrize("way", LOCAL)
-def test_local_files_belong_to_another_backend(way: str) -> None:
-    with pytest.raises(ValueError, match="FilesystemBackend"):
-        FsspecBackend(LOCAL[way])
-
-
-@pytest.mark.parametrize("url", ["simplecache::memory://a", "filecache::memory://a", "blockcache::memory://a"])
-def test_filesystems_that_answer_from_a_cache_are_refused(url: str) -> None:
-    with pytest.raises(ValueError, match="caching"):
-        FsspecBackend(url)
-
-
 def test_arguments_are_checked() -> None:
+    local = LocalFileSystem()
+    for given in ("file:///tmp", "/tmp", "local://tmp", "dir::file:///tmp", local, DirFileSystem("/tmp", local)):
+        with pytest.raises(ValueError, match="FilesystemBackend"):
+            FsspecBackend(given)
+    for url in ("simplecache::memory://a", "filecache::memory://a", "blockcache::memory://a"):
+        with pytest.raises(ValueError, match="caching"):
+            FsspecBackend(url)
     with pytest.raises(TypeError, match="a URL or a filesystem"):
         FsspecBackend(object())
     with pytest.raises(TypeError, match="storage options"):
@@ -100,18 +85,17 @@ WAYS: Final[dict[str, Callable[[], FsspecBackend]]] = {
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("way", WAYS)
-async def test_every_way_to_name_a_directory_reaches_the_same_files(way: str, memory: Any) -> None:
+async def test_every_way_to_name_a_directory_reaches_the_same_files_and_locks(memory: Any) -> None:
     memory.pipe_file("/a/b/c.txt", b"one\n")
-    backend, other = WAYS[way](), FsspecBackend("memory://a/b")
-    assert _paths(await backend.als("/")) == ["/c.txt"]
-    place, its = await backend.astorage_place("/c.txt"), await other.astorage_place("/c.txt")
-    assert place == its
-    # Both take the same lock.
-    async with backend._hold("/c.txt"):
-        with anyio.move_on_after(0.05) as waited:
-            await other.awrite("/c.txt", "two", overwrite=True)
-    assert waited.cancelled_caught
+    other = FsspecBackend("memory://a/b")
+    for way, make in WAYS.items():
+        backend = make()
+        assert _paths(await backend.als("/")) == ["/c.txt"], way
+        assert await backend.astorage_place("/c.txt") == await other.astorage_place("/c.txt"), way
+        async with backend._hold("/c.txt"):
+            with anyio.move_on_after(0.05) as waited:
+                await other.awrite("/c.txt", "two", overwrite=True)
+        assert waited.cancelled_caught, way
     assert memory.cat_file("/a/b/c.txt") == b"one\n"
 
 
@@ -238,9 +222,9 @@ NAMES: Final = [
 
 
 @keeps("are no valid paths or are links are never followed")
-@pytest.mark.parametrize("kind", ["file", "directory", "link", "other", None, 7])
-def test_names_that_are_no_paths_are_left_out(kind: Any) -> None:
-    listing: list[Any] = [{"name": name, "type": kind, "size": 1} for name in NAMES]
+def test_names_that_are_no_paths_are_left_out() -> None:
+    kinds = ("file", "directory", "link", "other", None, 7)
+    listing: list[Any] = [{"name": name, "type": kind, "size": 1} for name, kind in product(NAMES, kinds)]
     listing += [None, "text", 7, {}, {"name": "a.txt", "type": "file", "size": 4}]
     backend = FsspecBackend(Answering(ls=listing))
     assert _paths(backend.ls("/")) == ["/a.txt"]
@@ -263,14 +247,14 @@ def test_links_are_hidden_and_not_followed(link: dict[str, Any]) -> None:
     assert filesystem.keys["link.txt"][0] == b"one\n"
 
 
-@pytest.mark.parametrize("size", [-1, "4", None, 4.0, [], 10**30, True])
-@pytest.mark.parametrize("time", ["no time", -1e300, 1e300, [], "2026-13-99", (1, 2), float("nan"), {}])
-def test_sizes_and_times_of_other_types_are_unknown(size: Any, time: Any) -> None:
-    info = {"name": "a.txt", "type": "file", "size": size, "mtime": time, "ETag": ["no", "text"]}
-    backend = FsspecBackend(Answering(ls=[info]))
-    [entry] = assert_ok(backend.ls("/")).entries
-    assert entry.modified_at is None
-    assert entry.size in (None, 10**30, True)
+def test_sizes_and_times_of_other_types_are_unknown() -> None:
+    sizes = (-1, "4", None, 4.0, [], 10**30, True)
+    times = ("no time", -1e300, 1e300, [], "2026-13-99", (1, 2), float("nan"))
+    for size, time in zip(sizes, times, strict=True):
+        info = {"name": "a.txt", "type": "file", "size": size, "mtime": time, "ETag": ["no", "text"]}
+        [entry] = assert_ok(FsspecBackend(Answering(ls=[info])).ls("/")).entries
+        assert entry.modified_at is None
+        assert entry.size in (None, 10**30, True)
 
 
 CODES: Final = {code.value for code in ErrorCode}
@@ -291,8 +275,12 @@ ERRORS: Final = [
 
 @keeps("Whatever a filesystem answers or raises, operations return results.")
 @pytest.mark.parametrize("method", ["info", "ls", "cat_file", "pipe_file", "rm_file"])
-@pytest.mark.parametrize("error", ERRORS, ids=repr)
-def test_no_exception_of_a_filesystem_gets_out(method: str, error: BaseException) -> None:
+def test_no_exception_of_a_filesystem_gets_out(method: str) -> None:
+    for error in ERRORS:
+        _check_results(method, error)
+
+
+def _check_results(method: str, error: BaseException) -> None:
     backend = FsspecBackend(Answering(**{method: error}), retries=HASTY)
     codes = set()
     for result in (
@@ -315,14 +303,10 @@ def test_no_exception_of_a_filesystem_gets_out(method: str, error: BaseException
     assert (downloaded[0].error or "backend_error") in CODES
 
 
-@pytest.mark.parametrize("method", ["info", "ls", "cat_file"])
-@pytest.mark.parametrize("answer", [None, 7, "text", {1, 2}, [1], {}], ids=repr)
-def test_an_answer_of_another_type_is_an_error(method: str, answer: Any) -> None:
-    if (method, answer) in [("ls", [1]), ("info", {})]:
-        answer = iter(())
-    backend = FsspecBackend(Answering(**{method: answer}))
-    results = {"info": backend.read("/a.txt"), "ls": backend.ls("/"), "cat_file": backend.read("/a.txt")}
-    assert_failed(results[method], ErrorCode.BACKEND_ERROR)
+def test_an_answer_of_another_type_is_an_error() -> None:
+    for method, answer in product(("info", "ls", "cat_file"), (None, 7, "text", {1, 2}, iter(()))):
+        backend = FsspecBackend(Answering(**{method: answer}))
+        assert_failed(backend.ls("/") if method == "ls" else backend.read("/a.txt"), ErrorCode.BACKEND_ERROR)
 
 
 EXPECTED: Final = [
@@ -339,15 +323,15 @@ EXPECTED: Final = [
 ]
 
 
-@pytest.mark.parametrize(("error", "code"), EXPECTED, ids=repr)
-def test_errors_have_the_code_of_their_condition(error: Exception, code: ErrorCode) -> None:
-    assert_failed(FsspecBackend(Answering(pipe_file=error), retries=HASTY).write("/b.txt", "x"), code)
+def test_errors_have_the_code_of_their_condition() -> None:
+    for error, code in EXPECTED:
+        assert_failed(FsspecBackend(Answering(pipe_file=error), retries=HASTY).write("/b.txt", "x"), code)
 
 
 @keeps("No text, result or `repr` has a URL", "the errors of Python that caused a result are attached")
-@pytest.mark.parametrize("option", ["password", "secret", "token"])
-def test_secrets_are_not_shown(option: str) -> None:
-    backend = FsspecBackend("ftp://user:hunter2@127.0.0.1:9/x", **{option: "hunter2"})
+def test_secrets_are_not_shown() -> None:
+    options = dict.fromkeys(("password", "secret", "token"), "hunter2")
+    backend = FsspecBackend("ftp://user:hunter2@127.0.0.1:9/x", **options)
     result = backend.read("/a")
     assert not result.ok
     assert "hunter2" not in f"{backend!r} {result!r} {backend._source!r} {backend._scope()!r}"
@@ -378,23 +362,8 @@ def test_a_directory_that_cannot_be_listed_hides_no_other() -> None:
 # --- one file that cannot be read ------------------------------------------------------------------------------------
 
 
-class Damaged(MemoryFileSystem):
+class Damaged(AsyncMemory):
     """Raises `error` where `/b` is read."""
-
-    cachable = False
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__()
-        self.error = error
-
-    def cat_file(self, path: str, *arguments: Any, **options: Any) -> Any:
-        if path.endswith("/b"):
-            raise self.error
-        return super().cat_file(path, *arguments, **options)
-
-
-class AsyncDamaged(AsyncMemory):
-    """As `Damaged`."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__()
@@ -412,19 +381,17 @@ def with_three_files(filesystem: Any) -> FsspecBackend:
     return backend
 
 
-@pytest.mark.parametrize("kind", [Damaged, AsyncDamaged])
 @pytest.mark.parametrize(("error", "code"), [(PermissionError(), "permission_denied"), (OSError(), "backend_error")])
-def test_a_file_that_cannot_be_read_spoils_no_other(error: Exception, code: str, kind: Any) -> None:
-    backend = with_three_files(kind(error))
+def test_a_file_that_cannot_be_read_spoils_no_other(error: Exception, code: str) -> None:
+    backend = with_three_files(Damaged(error))
     found = assert_ok(backend.grep("needle"))
     assert ([match.path for match in found.matches], found.skipped) == (["/a", "/c"], 1)
     assert [each.error for each in backend.download_files(["/a", "/b", "/c"])] == [None, code, None]
     assert backend.read("/b").code == code
 
 
-@pytest.mark.parametrize("kind", [Damaged, AsyncDamaged])
-def test_a_filesystem_that_fails_is_no_unreadable_file(kind: Any) -> None:
-    backend = with_three_files(kind(ConnectionError()))
+def test_a_filesystem_that_fails_is_no_unreadable_file() -> None:
+    backend = with_three_files(Damaged(ConnectionError()))
     assert_failed(backend.grep("needle"), ErrorCode.BACKEND_ERROR)
     assert {each.error for each in backend.download_files(["/a", "/b"])} == {"backend_error"}
 
@@ -494,12 +461,6 @@ def _bare(filesystem: AsyncMemory, key: str) -> dict[str, Any]:
     return {"name": key, "type": "file", "size": len(filesystem.keys[key][0])}
 
 
-def test_unsafe_overwrites_save_the_check() -> None:
-    filesystem = Racing({"a.txt": (b"one\n", 1, FIRST)})
-    assert FsspecBackend(filesystem, unsafe_overwrites=True).edit("/a.txt", "one", "two").ok
-    assert filesystem.keys["a.txt"][0] == b"two\n"
-
-
 # --- answers that are lost -------------------------------------------------------------------------------------------
 
 
@@ -534,10 +495,12 @@ OPERATIONS: Final[dict[str, Callable[[FsspecBackend], Any]]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("operation", "method", "stored"), [*product(OPERATIONS, ["pipe_file", "rm_file"], [True, False])]
-)
-def test_a_lost_answer_is_looked_up(operation: str, method: str, stored: bool) -> None:
+def test_a_lost_answer_is_looked_up() -> None:
+    for operation, method, stored in product(OPERATIONS, ["pipe_file", "rm_file"], [True, False]):
+        _check_lost(operation, method, stored)
+
+
+def _check_lost(operation: str, method: str, stored: bool) -> None:
     before = {"a.txt": (b"one\n", 1, FIRST), "z.txt": (b"other\n", 2, FIRST)}
     whole = Losing(dict(before))
     assert OPERATIONS[operation](FsspecBackend(whole)).ok
@@ -672,21 +635,6 @@ async def test_a_cancelled_read_stops_and_a_cancelled_write_is_whole() -> None:
     assert (await backend.aedit("/b.txt", "whole", "changed")).ok
 
 
-@pytest.mark.anyio
-async def test_many_edits_at_once_are_all_kept() -> None:
-    backend = FsspecBackend(filesystem := AsyncMemory())
-    assert (await backend.awrite("/a.txt", "".join(f"<{n}>" for n in range(30)))).ok
-    others = [FsspecBackend(AsyncMemory(filesystem.keys)) for _ in range(3)]
-
-    async def edit(number: int) -> None:
-        assert_ok(await others[number % 3].aedit("/a.txt", f"<{number}>", f"({number})"))
-
-    async with anyio.create_task_group() as tasks:
-        for number in range(30):
-            tasks.start_soon(edit, number)
-    assert filesystem.keys["a.txt"][0] == "".join(f"({n})" for n in range(30)).encode()
-
-
 class TestAsynchronousObjects:
     """A filesystem made with `asynchronous=True` belongs to the first loop that uses it."""
 
@@ -748,35 +696,3 @@ def test_a_forked_child_has_filesystems_of_its_own() -> None:
 
 
 # --- what is asked of a filesystem -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("operation", "arguments", "calls"),
-    [
-        ("ls", ["/"], {"ls": 2}),  # One for the directory in it.
-        ("read", ["/a.txt"], {"info": 1, "cat_file": 1}),
-        ("edit", ["/a.txt", "one", "two"], {"info": 2, "cat_file": 1, "pipe_file": 1}),
-        ("write", ["/new.txt", "x"], {"info": 1, "ls": 1, "pipe_file": 1}),
-        ("delete", ["/a.txt"], {"info": 2, "rm_file": 1}),
-        ("grep", ["one"], {"ls": 2, "cat_file": 2}),
-        ("glob", ["*.txt"], {"ls": 2}),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_operations_make_few_calls(operation: str, arguments: list[Any], calls: dict[str, int]) -> None:
-    backend = FsspecBackend(AsyncMemory({"a.txt": (b"one\n", 1, FIRST), "d/b.txt": (b"one\n", 2, FIRST)}))
-    AsyncMemory.calls.clear()
-    assert getattr(backend, operation)(*arguments).ok
-    assert {name: AsyncMemory.calls.count(name) for name in AsyncMemory.calls} == calls
-
-
-@pytest.mark.anyio
-async def test_it_is_mounted_beside_others(memory: Any) -> None:
-    tree = CompositeBackend(
-        MemoryBackend(), {"/remote/": FsspecBackend("memory://x"), "/keys/": FsspecBackend(AsyncMemory())}
-    )
-    assert (await tree.awrite("/remote/a.txt", "needle\n")).ok
-    assert (await tree.amove("/remote/a.txt", "/keys/b.txt")).ok
-    assert (await tree.acopy("/keys/b.txt", "/c.txt")).ok
-    found = assert_ok(await tree.agrep("needle"))
-    assert [match.path for match in found.matches] == ["/c.txt", "/keys/b.txt"]

@@ -1,8 +1,5 @@
 """Several async calls at once, and batches of items."""
 
-import gc
-import weakref
-
 import anyio
 import anyio.lowlevel
 import pytest
@@ -52,23 +49,6 @@ async def test_after_an_error_none_begins_and_others_are_cancelled_only_on_reque
         await gather_each(call, range(9), most=3, cancels=cancels)
     assert sorted(begun) == [0, 1, 2]
     assert sorted(ended) == ([] if cancels else [0, 2])
-
-
-@pytest.mark.anyio
-async def test_an_error_is_no_garbage_that_waits_for_the_collector() -> None:
-    async def fail(number: int) -> None:
-        await anyio.lowlevel.checkpoint()
-        raise BackendError(None, f"{number}")
-
-    gc.disable()
-    try:
-        try:
-            await gather_each(fail, range(3))
-        except BackendError as error:
-            left = weakref.ref(error)
-        assert left() is None
-    finally:
-        gc.enable()
 
 
 def test_batches_keep_the_order_and_both_limits() -> None:

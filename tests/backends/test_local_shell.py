@@ -1,15 +1,11 @@
 """LocalShellBackend: a timeout or cancellation ends the whole process group of a command; output is bounded."""
 
-import math
 import os
-import resource
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -62,32 +58,11 @@ async def test_long_output_keeps_its_head_and_tail(tmp_path: Path) -> None:
     assert len(response.output) < 1200
 
 
-@pytest.mark.parametrize("size", range(96, 106))
-async def test_output_is_cut_between_characters(tmp_path: Path, size: int) -> None:
-    shell = LocalShellBackend(tmp_path, max_output_bytes=size)
-    response = await shell.aexecute("i=0; while [ $i -lt 200 ]; do printf 'aé€😀'; i=$((i+1)); done")
-    assert response.truncated
-    assert "\ufffd" not in response.output
-
-
-async def test_output_within_the_limit_is_not_cut(tmp_path: Path) -> None:
-    shell = LocalShellBackend(tmp_path, max_output_bytes=10)
-    assert await shell.aexecute("printf 0123456789") == ExecuteResponse("0123456789", 0, False)
-    assert (await shell.aexecute("printf 0123456789a")).truncated
-
-
-async def test_stderr_is_kept_beside_much_stdout(tmp_path: Path) -> None:
-    shell = LocalShellBackend(tmp_path, max_output_bytes=1000)
-    response = await shell.aexecute("seq 10000; echo why >&2")
-    assert response.output.endswith("[stderr] why\n")
-
-
-async def test_300_megabytes_of_output_take_little_memory(shell: LocalShellBackend) -> None:
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    response = await shell.aexecute("head -c 300000000 /dev/zero | tr '\\0' x")
-    assert response.truncated
-    assert len(response.output) < 101_000
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20 * 1024
+async def test_output_is_cut_between_characters(tmp_path: Path) -> None:
+    for size in range(96, 106):
+        shell = LocalShellBackend(tmp_path, max_output_bytes=size)
+        response = await shell.aexecute("i=0; while [ $i -lt 200 ]; do printf 'aé€😀'; i=$((i+1)); done")
+        assert (response.truncated, "\ufffd" in response.output) == (True, False), size
 
 
 # --- timeouts, cancellation and background processes ------------------------------------------------------------------
@@ -110,15 +85,15 @@ async def test_the_whole_process_group_ends_on_cancellation(shell: LocalShellBac
     assert await gone(pause)
 
 
-@pytest.mark.parametrize("turns", range(12))
-async def test_a_command_cancelled_while_it_starts_is_ended(shell: LocalShellBackend, pause: str, turns: int) -> None:
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(shell.aexecute, f"sleep {pause}")
-        for _ in range(turns):
-            await anyio.lowlevel.checkpoint()
-        await anyio.sleep(turns / 4000)
-        tasks.cancel_scope.cancel()
-    assert await gone(pause)
+async def test_a_command_cancelled_while_it_starts_is_ended(shell: LocalShellBackend, pause: str) -> None:
+    for turns in range(12):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(shell.aexecute, f"sleep {pause}")
+            for _ in range(turns):
+                await anyio.lowlevel.checkpoint()
+            await anyio.sleep(turns / 4000)
+            tasks.cancel_scope.cancel()
+        assert await gone(pause), turns
 
 
 async def test_a_background_child_does_not_delay_the_result(shell: LocalShellBackend, pause: str) -> None:
@@ -136,12 +111,6 @@ async def test_all_output_before_the_end_of_the_command_is_returned(shell: Local
         assert response.output.count("\n") == 8001
 
 
-async def test_a_background_child_that_floods_the_pipe_does_not_delay_the_result(shell: LocalShellBackend) -> None:
-    with anyio.fail_after(5):
-        response = await shell.aexecute("timeout 3 yes & sleep 0.1; echo done")
-    assert response.exit_code == 0
-
-
 async def test_a_signal_gives_the_exit_code_that_shells_use(shell: LocalShellBackend) -> None:
     assert (await shell.aexecute("kill -9 $$")).exit_code == 137
 
@@ -150,20 +119,6 @@ async def test_a_command_that_cannot_start_gives_exit_code_126(shell: LocalShell
     response = await shell.aexecute(f"echo {'x' * 300_000}")
     assert response.exit_code == 126
     assert "cannot be started" in response.output
-
-
-@pytest.mark.parametrize("command", [None, b"true", ["true"]])
-async def test_a_command_must_be_a_string(shell: LocalShellBackend, command: Any) -> None:
-    with pytest.raises(TypeError, match="command must be a string, not"):
-        await shell.aexecute(command)
-
-
-@pytest.mark.parametrize("timeout", [-1, math.nan])
-async def test_a_timeout_must_not_be_negative(shell: LocalShellBackend, timeout: float) -> None:
-    with pytest.raises(ValueError, match="must not be negative"):
-        await shell.aexecute("true", timeout=timeout)
-    with pytest.raises(ValueError, match="positive"):
-        LocalShellBackend(timeout=timeout)
 
 
 # --- concurrency ------------------------------------------------------------------------------------------------------
@@ -234,12 +189,6 @@ async def test_no_descriptor_is_left_open(shell: LocalShellBackend) -> None:
     assert await anyio.to_thread.run_sync(descriptors) <= before
 
 
-def test_sync_calls_from_many_threads_get_their_own_output(shell: LocalShellBackend) -> None:
-    with ThreadPoolExecutor(8) as threads:
-        outputs = list(threads.map(lambda number: shell.execute(f"echo {number}").output, range(40)))
-    assert outputs == [f"{number}\n" for number in range(40)]
-
-
 # --- streams ----------------------------------------------------------------------------------------------------------
 
 
@@ -288,9 +237,7 @@ async def test_a_stream_ends_at_the_timeout(shell: LocalShellBackend) -> None:
 async def test_commands_and_file_operations_see_the_same_files(shell: LocalShellBackend) -> None:
     await shell.awrite("/dir/a.txt", "one\n")
     assert (await shell.aexecute("cat dir/a.txt; echo two > dir/b.txt")).output == "one\n"
-    read = await shell.aread("/dir/b.txt")
-    assert read.file_data is not None
-    assert read.file_data.content == "two\n"
+    assert (await shell.aread("/dir/b.txt")).unwrap().content == "two\n"
 
 
 async def test_host_paths_and_virtual_paths_are_converted_both_ways(shell: LocalShellBackend, tmp_path: Path) -> None:
@@ -313,8 +260,3 @@ async def test_the_environment_is_inherited_only_if_asked_for(
     assert (await shell.aexecute("echo $A_SECRET-$GIVEN; ls >/dev/null")) == ExecuteResponse(
         "x-y\n" if inherit else "-y\n", 0
     )
-
-
-def test_backends_over_one_directory_have_different_ids() -> None:
-    one, other = LocalShellBackend("."), LocalShellBackend(".")
-    assert one.id != other.id

@@ -57,36 +57,31 @@ def test_the_given_files_are_copied() -> None:
     assert contents(MemoryBackend(files=given)) == CONTENTS
 
 
-def test_no_files_are_no_files() -> None:
-    assert MemoryBackend(files={}).to_files() == MemoryBackend(files=None).to_files() == {}
+WRONG: list[tuple[Any, type[Exception], str]] = [
+    (["/a"], TypeError, "files must be a mapping of paths to files, not list"),
+    ({1: "x"}, TypeError, "the paths of files must be strings, not int"),
+    ({"/../a": "x"}, ValueError, "Invalid path '/../a'"),
+    ({"/a\0": "x"}, ValueError, "Invalid path"),
+    ({"/": "x"}, ValueError, "files has '/', a directory, as a file"),
+    ({"": "x"}, ValueError, "files has '/', a directory, as a file"),
+    ({"/a/b/c": "x", "/a": "x"}, ValueError, "files has '/a', a directory, as a file"),
+    ({"/a": "x", "a/": "y"}, ValueError, "files has '/a' twice, in different spellings"),
+    ({"/a": None}, TypeError, "the file '/a' must be a record, a dict, a text or bytes, not NoneType"),
+    ({"/a": ["x"]}, TypeError, "the file '/a' must be a record, a dict, a text or bytes, not list"),
+    ({"/a": {}}, ValueError, "Invalid content of '/a': it is malformed: content is NoneType"),
+    ({"/a": {"content": "x", "encoding": "latin-1"}}, ValueError, "'/a': it is malformed: encoding is 'latin-1'"),
+    ({"/a": {"content": "x", "created_at": 1}}, ValueError, "'/a': it is malformed: created_at is int"),
+    ({"/a": {"content": "!", "encoding": "base64"}}, ValueError, "'/a': it is stored as invalid base64"),
+    ({"/a": FileDataV2("!", "base64")}, ValueError, "'/a': it is stored as invalid base64"),
+    ({"/a": "\ud800"}, ValueError, "Invalid content of '/a'"),
+]
 
 
-@pytest.mark.parametrize(
-    ("given", "kind", "told"),
-    [
-        (["/a"], TypeError, "files must be a mapping of paths to files, not list"),
-        ({1: "x"}, TypeError, "the paths of files must be strings, not int"),
-        ({"/../a": "x"}, ValueError, "Invalid path '/../a'"),
-        ({"/a\0": "x"}, ValueError, "Invalid path"),
-        ({"/": "x"}, ValueError, "files has '/', a directory, as a file"),
-        ({"": "x"}, ValueError, "files has '/', a directory, as a file"),
-        ({"/a/b/c": "x", "/a": "x"}, ValueError, "files has '/a', a directory, as a file"),
-        ({"/a": "x", "a/": "y"}, ValueError, "files has '/a' twice, in different spellings"),
-        ({"/a": None}, TypeError, "the file '/a' must be a record, a dict, a text or bytes, not NoneType"),
-        ({"/a": ["x"]}, TypeError, "the file '/a' must be a record, a dict, a text or bytes, not list"),
-        ({"/a": {}}, ValueError, "Invalid content of '/a': it is malformed: content is NoneType"),
-        ({"/a": {"content": "x", "encoding": "latin-1"}}, ValueError, "'/a': it is malformed: encoding is 'latin-1'"),
-        ({"/a": {"content": "x", "created_at": 1}}, ValueError, "'/a': it is malformed: created_at is int"),
-        ({"/a": {"content": "!", "encoding": "base64"}}, ValueError, "'/a': it is stored as invalid base64"),
-        ({"/a": FileDataV2("!", "base64")}, ValueError, "'/a': it is stored as invalid base64"),
-        ({"/a": "\ud800"}, ValueError, "Invalid content of '/a'"),
-    ],
-    ids=str,
-)
-def test_what_is_no_file_is_an_error_that_names_it(given: Any, kind: type[Exception], told: str) -> None:
-    with pytest.raises(kind) as raised:
-        MemoryBackend(files={"/good": "x", **given} if isinstance(given, dict) else given)
-    assert told in str(raised.value)
+def test_what_is_no_file_is_an_error_that_names_it() -> None:
+    for given, kind, told in WRONG:
+        with pytest.raises(kind) as raised:
+            MemoryBackend(files={"/good": "x", **given} if isinstance(given, dict) else given)
+        assert told in str(raised.value)
 
 
 def test_files_are_given_back_as_plain_data() -> None:

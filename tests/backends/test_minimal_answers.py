@@ -22,7 +22,6 @@ from deepfs.types import (
     EditResult,
     ExecuteResponse,
     FileDownloadResponse,
-    FileInfo,
     FileUploadResponse,
     GlobResult,
     GrepResult,
@@ -211,11 +210,6 @@ async def test_changes_name_their_path_and_errors_have_codes() -> None:
     assert (await backend.adelete("/new.md")).unwrap() == "/new.md"
     assert (await backend.aread("/new.md")).code == "file_not_found"
     assert (await backend.aedit("/a.md", "none", "z")).code == "no_match"
-
-
-def test_fields_of_other_types_count_as_absent() -> None:
-    listed = LsResult(entries=[{"path": "/a", "size": "12", "modified_at": 1.5, "is_dir": False}])  # type: ignore[list-item]
-    assert listed.entries == [FileInfo("/a", is_dir=False)]
 
 
 async def test_a_listing_without_end_is_an_error() -> None:

@@ -12,10 +12,9 @@ from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.object_store.index import Objects
 from deepfs.backends.postgres import PostgresBackend
 from deepfs.backends.sqlite import SqliteBackend
-from deepfs.errors import BackendError, NotSupportedError
-from deepfs.search.request import GlobRequest, GrepRequest
+from deepfs.errors import BackendError
+from deepfs.search.request import GrepRequest
 from deepfs.testing.suite import assert_ok, lines_of
-from deepfs.text.flat_tree import stat_of
 from deepfs.types import FileDataV2
 from support.http_proxy import HttpProxy, running_proxy
 from support.indexed_bucket import MAX_BYTES, BucketBackend
@@ -60,13 +59,6 @@ async def test_the_first_search_lists_and_later_ones_fetch_candidates_only(backe
     assert bucket.fetched == []
 
 
-async def test_globs_are_answered_by_the_index_with_the_sizes_of_the_objects(backend: BucketBackend) -> None:
-    found = assert_ok(await backend.aglob("**"))
-    expected = {path: stat_of(data).size for path, (data, _) in backend.bucket.objects.items()}
-    assert {info.path: info.size for info in found.matches or ()} == expected
-    assert backend.bucket.listed == 1
-
-
 async def test_own_changes_are_found_at_once_and_those_of_others_after_a_listing(backend: BucketBackend) -> None:
     before = assert_ok(await backend.agrep("needle"))
     assert_ok(await backend.awrite("/new.txt", "a needle of ours"))
@@ -84,13 +76,6 @@ async def test_own_changes_are_found_at_once_and_those_of_others_after_a_listing
     assert lines_of(fresh) == [("/theirs.txt", 1)]
     assert sorted(backend.bucket.fetched[:2]) == ["/new.txt", "/theirs.txt"], "only what changed is copied"
     assert (fresh.as_of or "") > (own.as_of or "")
-
-
-async def test_another_process_uses_the_same_index(backend: BucketBackend, database: SqliteBackend) -> None:
-    first = assert_ok(await backend.agrep("needle"))
-    other = BucketBackend(database, backend.bucket.objects)
-    second = assert_ok(await other.agrep("needle"))
-    assert (second.matches, second.as_of, other.bucket.listed) == (first.matches, first.as_of, 0)
 
 
 async def test_an_index_that_failed_to_follow_a_change_lists_again(
@@ -130,13 +115,6 @@ async def test_a_change_during_a_listing_is_not_undone_by_it(backend: BucketBack
     bucket.index._objects = Objects(bucket._pages, bucket.stat, fetch, MAX_BYTES)
     found = assert_ok(await backend.arun(GrepRequest("needle", fresh=True)))
     assert [path for path, _ in lines_of(found)] == ["/a.txt", "/d/c.py", "/z/late.txt"]
-
-
-async def test_the_file_of_the_index_itself_is_not_found(backend: BucketBackend) -> None:
-    for request in (GlobRequest(".*"), GlobRequest("/.deepfs-index")):
-        assert assert_ok(await backend.arun(request)).matches == []
-    assert_ok(await backend.agrep("20"))
-    assert all(path != "/.deepfs-index" for path, _ in lines_of(assert_ok(await backend.agrep("20", glob=".*"))))
 
 
 def test_an_index_needs_a_backend_that_finds() -> None:
@@ -195,8 +173,3 @@ async def test_a_search_of_a_bucket_fetches_candidates_only(
         expected = await plain.agrep(query)
         assert (await backend.agrep(query)).matches == expected.matches, query
     await index.aclose()
-
-
-async def test_a_backend_without_an_index_cannot_refresh_one(s3_server: S3Server) -> None:
-    with pytest.raises(NotSupportedError, match="it has none"):
-        await s3_server.backend(s3_server.prefix()).arefresh_index()

@@ -9,14 +9,12 @@ import anyio
 import pytest
 
 from deepfs.backends.flat import StorageBackend
-from deepfs.backends.object_store.client import Tag, index_tag
 from deepfs.backends.object_store.index import MARK
 from deepfs.backends.postgres import PostgresBackend
 from deepfs.backends.sqlite import SqliteBackend
 from deepfs.errors import BackendError
 from deepfs.search.request import GrepRequest
 from deepfs.testing.suite import assert_failed, assert_ok, lines_of
-from deepfs.text.flat_tree import FileStat
 from deepfs.types import ErrorCode
 from support.indexed_bucket import MAX_BYTES, BucketBackend
 from support.object_stores import S3Server
@@ -52,21 +50,6 @@ def dies_at(step: str) -> object:
             raise _DiedError
 
     return pause
-
-
-async def test_what_a_client_stored_before_it_died_is_found(backend: BucketBackend, database: SqliteBackend) -> None:
-    assert await paths_with(backend, "needle") == ["/a.txt"]
-    dying = BucketBackend(database, backend.bucket.objects)
-    dying.bucket.pause = dies_at("follow")  # type: ignore[assignment]
-    for path in ("/b.txt", "/new.txt"):
-        with suppress(_DiedError):
-            await dying.awrite(path, "a needle of the dead", overwrite=True)
-    with suppress(_DiedError):
-        await dying.adelete("/a.txt")
-    assert await paths_with(backend, "needle") == ["/b.txt", "/new.txt"]
-    names = [info.path for info in assert_ok(await backend.aglob("**")).matches or ()]
-    assert names == ["/b.txt", "/new.txt"]
-    assert backend.bucket.listed == 1
 
 
 async def test_notes_of_the_dead_are_removed_after_an_hour(
@@ -175,11 +158,6 @@ async def test_texts_that_the_index_uses_itself_may_be_in_objects(backend: Bucke
     assert (found.matches, found.skipped) == ([], 0)
     assert_ok(await backend.awrite("/.deepfs-index", "replaced", overwrite=True))
     assert (await backend.agrep("needle")).as_of == found.as_of
-
-
-def test_listings_and_answers_to_puts_name_the_same_version() -> None:
-    assert index_tag(FileStat(tag=Tag('"e"', "v1"))) == index_tag(FileStat(tag=Tag('"e"')))
-    assert index_tag(FileStat(modified_at="t", tag=Tag(None))) != index_tag(FileStat(tag=Tag(None))) == ""
 
 
 # --- beside S3 ---

@@ -1,4 +1,4 @@
-"""ObjectStoreBackend passes the shipped suite over the dialects of Google Cloud Storage and Azure."""
+"""ObjectStoreBackend passes what depends on the dialect, of Google Cloud Storage and of Azure."""
 
 import json
 from collections.abc import Iterator
@@ -13,6 +13,7 @@ from support.object_server import ObjectServer, running_object_server
 from support.object_stores import RawObjects
 
 _PREFIXES: Final = count()
+_PARTS: Final = ("Writing", "Concurrency", "Transfer", "StateMachine")
 
 
 @pytest.fixture(scope="module")
@@ -56,11 +57,13 @@ class _Cloud(RawObjects, BackendConformance, BackendStateMachine):
         raise NotImplementedError
 
 
+@pytest.mark.suite_parts(*_PARTS)
 class TestGoogle(_Cloud):
     def opened(self, server: ObjectServer, prefix: str) -> ObjectStoreBackend:
         return _google(server, prefix)
 
 
+@pytest.mark.suite_parts(*_PARTS)
 class TestAzure(_Cloud):
     def opened(self, server: ObjectServer, prefix: str) -> ObjectStoreBackend:
         return _azure(server, prefix)

@@ -17,7 +17,6 @@ from obstore.store import S3Store
 from deepfs.backends.composite import CompositeBackend
 from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.object_store import ObjectStoreBackend, S3Backend
-from deepfs.backends.sqlite import SqliteBackend
 from deepfs.storage.retries import RetryPolicy
 from deepfs.testing.suite import gather
 from support.http_proxy import Fault, HttpProxy, Request, running_proxy
@@ -115,15 +114,6 @@ async def test_a_lost_answer_is_resolved_by_looking(
     assert [info.path for info in (await other.aglob("**")).matches or []] == ["/e/b"]
 
 
-async def test_a_change_that_others_have_changed_again_was_made(
-    backend: S3Backend, proxy: HttpProxy, other: S3Backend
-) -> None:
-    assert (await other.awrite("/a", "x\n")).ok
-    proxy.fault = once("PUT", Fault(sent=0, then=lambda: other.edit("/a", "xx", "xxyy")))
-    assert (await backend.aedit("/a", "x", "xx")).ok
-    assert await text_at(other, "/a") == "xxyy\n"
-
-
 async def test_a_change_that_came_second_is_made_once_again(
     backend: S3Backend, proxy: HttpProxy, other: S3Backend
 ) -> None:
@@ -143,16 +133,6 @@ async def test_what_cannot_be_found_out_is_said(
     assert result.code == "backend_error"
     assert "read the file to see what was stored" in str(result.error)
     assert await text_at(other, "/a") == "x of others\n"
-
-
-async def test_a_store_that_falls_silent_after_a_put_is_told_apart(
-    backend: S3Backend, proxy: HttpProxy, other: S3Backend
-) -> None:
-    assert (await other.awrite("/a", "x\n")).ok
-    proxy.fault = lambda request: Fault(sent=0) if request.method in ("PUT", "HEAD") else None
-    result = await backend.aedit("/a", "x", "xx")
-    assert "it does not answer now: read the file" in str(result.error)
-    assert await text_at(other, "/a") == "xx\n"
 
 
 async def test_a_file_that_came_back_after_a_lost_deletion_stays(
@@ -241,21 +221,6 @@ async def test_one_unreadable_object_spoils_no_other(
     assert len((await backend.aglob("**")).matches or ()) == len((await backend.als("/d")).entries or ()) == 5
 
 
-async def test_an_index_skips_what_cannot_be_read_until_it_can(
-    s3_server: S3Server, proxy: HttpProxy, prefix: str, other: S3Backend, tmp_path: Path
-) -> None:
-    for number in range(3):
-        assert (await other.awrite(f"/{number}", "needle\n")).ok
-    async with SqliteBackend(tmp_path / "index.db") as index:
-        backend = s3_server.backend(prefix, endpoint_url=proxy.url, retries=QUICK, index=index)
-        proxy.fault = lambda request: Fault(status=403) if request.target.endswith("/1") else None
-        found = await backend.agrep("needle")
-        assert ([match.path for match in found.matches or ()], found.skipped) == (["/0", "/2"], 1)
-        proxy.fault = lambda request: None
-        await backend.arefresh_index()
-        assert [match.path for match in (await backend.agrep("needle")).matches or ()] == ["/0", "/1", "/2"]
-
-
 async def test_a_store_that_fails_is_no_unreadable_object(
     backend: S3Backend, proxy: HttpProxy, other: S3Backend
 ) -> None:
@@ -335,20 +300,6 @@ async def test_an_upload_in_parts_survives_faults(backend: S3Backend, proxy: Htt
     proxy.fault = lambda request: Fault(reaches=False, status=403) if request.method == "PUT" else None
     assert (await backend.aupload_stream("/other", chunks())).error == "permission_denied"
     assert [info.path for info in (await other.als("/")).entries or []] == ["/big"]
-
-
-async def test_a_cancelled_change_is_made_whole_or_not(backend: S3Backend, proxy: HttpProxy, other: S3Backend) -> None:
-    assert (await other.awrite("/a", "0")).ok
-    made = 0
-    for number in range(30):
-        proxy.fault = lambda request: Fault(delay=0.01)
-        with anyio.move_on_after(number * 0.002):
-            await backend.aedit("/a", str(made), str(made + 1))
-        proxy.fault = lambda request: None
-        text = await text_at(other, "/a")
-        assert text in (str(made), str(made + 1))
-        made = int(text or 0)
-        assert (await backend.aread("/a")).ok  # Its lock is free.
 
 
 @pytest.fixture

@@ -138,16 +138,6 @@ def test_a_killed_process_loses_nothing_that_it_was_told_is_stored(file: Path, s
             backend.delete(f"/files/{number + 1}.txt")
 
 
-def test_another_process_reads_while_this_one_has_it_open(file: Path) -> None:
-    script = "import sys\nfrom deepfs import SqliteBackend\nbackend = SqliteBackend(sys.argv[1])\n"
-    script += "print(backend.read('/a.txt').file_data.content, backend.write('/b.txt', 'theirs').ok)"
-    with SqliteBackend(file) as backend:
-        assert backend.write("/a.txt", "ours").ok
-        with started(script, file) as process:
-            assert process.communicate()[0] == "ours True\n"
-        assert backend.read_raw("/b.txt").data["content"] == "theirs"
-
-
 _FORKS: Final = """
 import os
 import sys
@@ -169,17 +159,6 @@ backend = SqliteBackend(sys.argv[1])
 assert backend.write("/a.txt", "one").ok
 """
 
-_FORKING: Final = (
-    _FORKS
-    + """
-assert in_child(lambda: backend.edit("/a.txt", "one", "two").ok and backend.write("/c.txt", "child").ok)
-assert backend.edit("/a.txt", "two", "three").ok
-assert in_child(lambda: backend.read("/a.txt").file_data.content == "three" and backend.close() is None)
-assert backend.edit("/a.txt", "three", "four").ok
-backend.close()
-print("passed")
-"""
-)
 
 _FORK_IN_OPERATION: Final = (
     _FORKS
@@ -226,7 +205,7 @@ print("passed")
 )
 
 
-@pytest.mark.parametrize("script", [_FORKING, _FORK_IN_OPERATION, _FORK_OF_A_LONG_OPERATION])
+@pytest.mark.parametrize("script", [_FORK_IN_OPERATION, _FORK_OF_A_LONG_OPERATION])
 def test_forked_processes_share_no_connection(file: Path, script: str) -> None:
     with started(script, file) as process:
         assert process.communicate()[0] == "passed\n"
@@ -405,10 +384,3 @@ def test_files_can_be_deleted_where_the_disk_is_full(by: str) -> None:
     box = _in_box("--size", "12000000", "--tmpfs", "/mnt")
     with started(_FULL_DISK, by, prefix=box) as process:
         assert process.communicate()[0] == "passed\n"
-
-
-def test_a_process_that_ends_leaves_one_file(file: Path) -> None:
-    script = "import sys\nfrom deepfs import SqliteBackend\nassert SqliteBackend(sys.argv[1]).write('/a.txt', 'x').ok"
-    with started(script, file) as process:
-        assert process.communicate()[0] == ""
-    assert [path.name for path in file.parent.iterdir()] == [file.name]

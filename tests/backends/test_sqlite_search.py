@@ -132,10 +132,10 @@ def test_globs(both: Any, glob: str, path: str) -> None:
     _same(both, "glob", glob, path)
 
 
-@pytest.mark.parametrize("pattern", ["kelvin", "mass", "KELVIN", "MASS", "straße", "STRASSE", "café", "cafe\u0301"])
-def test_letters_with_other_cases_are_found(both: Any, pattern: str) -> None:
-    for options in ({}, {"ignore_case": True}, {"regex": True, "ignore_case": True}):
-        _same(both, "grep", pattern, **options)
+def test_letters_with_other_cases_are_found(both: Any) -> None:
+    for pattern in ("kelvin", "mass", "KELVIN", "MASS", "straße", "STRASSE", "café", "cafe\u0301"):
+        for options in ({}, {"ignore_case": True}, {"regex": True, "ignore_case": True}):
+            _same(both, "grep", pattern, **options)
 
 
 def test_a_file_may_be_the_root_of_a_grep(both: Any) -> None:

@@ -1,9 +1,7 @@
 """Stores used by many tasks: no edit is lost, no listing is incomplete, no key is altered, no namespace leaks."""
 
 import string
-from collections import Counter
 from collections.abc import Callable
-from itertools import cycle
 from typing import Any
 
 import anyio
@@ -12,12 +10,10 @@ from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
 from deepfs.backends.filesystem import FilesystemBackend
-from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.store import StoreBackend
 from deepfs.testing.suite import gather
 from deepfs.threads.locks import path_locks
 from support.counts import few_or_many, telling
-from support.files import stored
 
 pytestmark = pytest.mark.anyio
 
@@ -31,90 +27,16 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-class SlowStore(InMemoryStore):
-    """A store with two milliseconds of latency before and after each call, like a store over a network."""
-
-    async def abatch(self, ops: Any) -> list[Any]:
-        await anyio.sleep(0.002)
-        results = await super().abatch(ops)
-        await anyio.sleep(0.002)
-        return results
-
-
-@pytest.fixture(params=["memory", "slow", "sqlite_store", "postgres_store"])
+@pytest.fixture(params=["memory", "sqlite_store", "postgres_store"])
 def store(request: pytest.FixtureRequest) -> BaseStore:
-    if request.param == "memory":
-        return InMemoryStore()
-    return SlowStore() if request.param == "slow" else request.getfixturevalue(request.param)
+    return InMemoryStore() if request.param == "memory" else request.getfixturevalue(request.param)
 
 
 def over(store: BaseStore, *namespace: str) -> StoreBackend:
     return StoreBackend(store, namespace=namespace or SPACE)
 
 
-async def text_in(store: BaseStore, path: str) -> str:
-    item = await store.aget(SPACE, path)
-    assert item is not None
-    return item.value["content"]
-
-
 # --- edits ---
-
-TASKS = 200
-
-
-async def test_disjoint_edits_by_200_tasks_over_two_backends_all_succeed(
-    store: BaseStore, record_property: Record
-) -> None:
-    backends = cycle([over(store), StoreBackend(store, namespace=lambda _: SPACE)])
-    await store.aput(SPACE, "/log.txt", stored("".join(f"<{number}>\n" for number in range(TASKS)).encode()))
-    results = await gather(
-        (lambda number=number, backend=backend: backend.aedit("/log.txt", f"<{number}>", f"({number})"))
-        for number, backend in zip(range(TASKS), backends, strict=False)
-    )
-    succeeded = sum(result.ok for result in results)
-    found = (await text_in(store, "/log.txt")).count("(")
-    telling(record_property)(f"{TASKS} disjoint edits: {succeeded} successes, {found} found in the file")
-    assert succeeded == found == TASKS
-    assert await text_in(store, "/log.txt") == "".join(f"({number})\n" for number in range(TASKS))
-
-
-async def test_of_200_colliding_edits_exactly_the_successful_ones_are_in_the_file(
-    store: BaseStore, record_property: Record
-) -> None:
-    """Each of 50 places is edited by four tasks."""
-    backends = cycle([over(store), over(store)])
-    await store.aput(SPACE, "/log.txt", stored("".join(f"<{number}>\n" for number in range(TASKS // 4)).encode()))
-    results = await gather(
-        (lambda number=number, backend=backend: backend.aedit("/log.txt", f"<{number % 50}>", f"({number})"))
-        for number, backend in zip(range(TASKS), backends, strict=False)
-    )
-    winners = [number for number, result in enumerate(results) if result.ok]
-    found = sorted(int(line[1:-1]) for line in (await text_in(store, "/log.txt")).split())
-    telling(record_property)(
-        f"{TASKS} edits of {TASKS // 4} places: {len(winners)} successes, {len(found)} found in the file"
-    )
-    assert found == winners
-    assert len(winners) == TASKS // 4
-    assert Counter(str(result.code) for result in results if not result.ok) == {"no_match": TASKS - TASKS // 4}
-
-
-async def test_conditional_writes_of_many_tasks_lose_no_update(store: BaseStore) -> None:
-    """Of several writes conditional on one version, one succeeds; the others read again and retry."""
-    backends = [over(store), over(store)]
-    await store.aput(SPACE, "/count.txt", stored(b"0"))
-
-    async def count_up(backend: BackendProtocol) -> int:
-        for attempt in range(1000):
-            read = await backend.aread("/count.txt")
-            assert read.file_data is not None
-            number = str(int(read.file_data.content) + 1)
-            if (await backend.awrite("/count.txt", number, if_match=read.version)).ok:
-                return attempt
-        raise AssertionError("never had its turn")
-
-    await gather([lambda backend=backend: count_up(backend) for backend in backends * 10])
-    assert await text_in(store, "/count.txt") == "20"
 
 
 # --- locks ---
@@ -235,9 +157,7 @@ async def test_every_name_round_trips(store: BaseStore) -> None:
         item = await store.aget(SPACE, path)
         assert item is not None, path
         assert item.value["content"] == path
-        read = await backend.aread(path)
-        assert read.file_data is not None
-        assert read.file_data.content == path
+        assert (await backend.aread(path)).unwrap().content == path
     listed = await backend.als("/d")
     assert [entry.path for entry in listed.entries or ()] == paths
     downloads = await backend.adownload_files(paths)
@@ -249,14 +169,7 @@ async def test_every_name_round_trips(store: BaseStore) -> None:
     assert (await backend.als("/")).entries == []
 
 
-REFUSED = {
-    "NUL": "a\0b",
-    "lone surrogate": "a\ud800b",
-    "half of a pair": "\udc00",
-}
-
-
-@pytest.mark.parametrize("bad", REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize("bad", ["a\0b", "a\ud800b"], ids=["NUL", "surrogate"])
 async def test_names_and_content_that_a_store_cannot_hold_are_refused(store: BaseStore, bad: str) -> None:
     """In contents and in paths; a bad item in a batch is refused and the others are stored."""
     backend = over(store)
@@ -273,15 +186,6 @@ async def test_names_and_content_that_a_store_cannot_hold_are_refused(store: Bas
     uploads = await backend.aupload_files([("/a.txt", b"a"), (f"/b{bad}", b"b"), ("/c.txt", b"c")])
     assert [upload.error for upload in uploads] == [None, "invalid_path", None]
     assert sorted(await snapshot(store)) == ["/a.txt", "/c.txt", "/text.txt"]
-
-
-async def test_bytes_of_every_kind_round_trip(store: BaseStore) -> None:
-    backend = over(store)
-    contents = [b"\0", b"\xed\xa0\x80", b"\xff\xfe", b"", b"\r\n", bytes(range(256)), "\U0010ffff".encode()]
-    paths = [f"/{number}.bin" for number in range(len(contents))]
-    uploads = await backend.aupload_files(list(zip(paths, contents, strict=True)))
-    assert {upload.error for upload in uploads} == {None}
-    assert [download.content for download in await backend.adownload_files(paths)] == contents
 
 
 async def snapshot(store: BaseStore) -> dict[str, Any]:

@@ -87,17 +87,6 @@ def numbers(count: int) -> bytes:
     return "".join(f"<{number}>\n" for number in range(count)).encode()
 
 
-async def test_two_store_objects_over_one_database_lose_no_edit(opener: Opener) -> None:
-    stores = [await opener.open(), await opener.open()]
-    await stores[0].aput(SPACE, "/log.txt", stored(numbers(EDITS)))
-    backends = [over(store) for store in stores]
-    results = await gather(
-        (lambda n=number: backends[n % 2].aedit("/log.txt", f"<{n}>", f"({n})")) for number in range(EDITS)
-    )
-    assert [result.error for result in results if not result.ok] == []
-    assert await text_in(stores[1], "/log.txt") == numbers(EDITS).decode().replace("<", "(").replace(">", ")")
-
-
 async def test_two_store_objects_over_one_database_share_locks_and_caches(opener: Opener) -> None:
     stores = [await opener.open(), await opener.open()]
     for store in stores:
@@ -289,16 +278,6 @@ async def test_a_store_with_a_vector_index_writes_itself() -> None:
         assert not writes_plainly(AsyncSqliteStore(store.conn, index=index))
 
 
-@pytest.mark.parametrize("kind", ["postgres connection"], indirect=True)
-async def test_a_store_in_pipeline_mode_writes_itself(where: str) -> None:
-    async with AsyncPostgresStore.from_conn_string(where, pipeline=True) as store:
-        assert not writes_plainly(store)
-        backend = over(store)
-        assert (await backend.awrite("/a", "1")).ok
-        assert (await backend.aedit("/a", "1", "2")).ok
-        assert await text_in(store, "/a") == "2"
-
-
 class Encrypting(AsyncSqliteStore):
     """Overrides how the store writes, so that deepfs must not write to the table itself."""
 
@@ -395,25 +374,6 @@ def statements(monkeypatch: pytest.MonkeyPatch) -> Statements:
     return found
 
 
-async def test_an_operation_on_one_file_takes_one_statement_to_read_and_one_to_change(
-    opener: Opener, statements: Statements
-) -> None:
-    backend = over(await opener.open())
-    assert (await backend.awrite("/d/first", "x")).ok  # Identifies the database and lists the namespace.
-    counts = {}
-    for name, call in {
-        "create": lambda: backend.awrite("/d/e/a", "one"),
-        "read": lambda: backend.aread("/d/e/a"),
-        "edit": lambda: backend.aedit("/d/e/a", "one", "two"),
-        "overwrite": lambda: backend.awrite("/d/e/a", "three", overwrite=True),
-        "delete": lambda: backend.adelete("/d/e/a"),
-    }.items():
-        statements.clear()
-        assert (await call()).ok  # type: ignore[attr-defined]
-        counts[name] = len(statements)
-    assert counts == {"create": 2, "read": 1, "edit": 2, "overwrite": 2, "delete": 2}
-
-
 async def test_reading_an_item_with_a_lifetime_prolongs_it_as_the_store_does(opener: Opener) -> None:
     store = await opener.open()
     store.ttl_config = {"refresh_on_read": True, "omit_expired": False}
@@ -423,9 +383,7 @@ async def test_reading_an_item_with_a_lifetime_prolongs_it_as_the_store_does(ope
     async with store._cursor() as cursor:
         await cursor.execute("UPDATE store SET ttl_minutes = 60")
     assert await store.aget(SPACE, "/by-store") is not None
-    read = await over(store).aread("/by-backend")
-    assert read.file_data is not None
-    assert read.file_data.content == "text"
+    assert (await over(store).aread("/by-backend")).unwrap().content == "text"
     for key, row in (await rows_of(store)).items():
         lives[key] = str(row["expires_at"])
     assert lives["/by-backend"] > lives["/unread"]
@@ -455,18 +413,6 @@ async def test_changes_are_committed_on_a_connection_that_begins_transactions_by
         assert await text_in(other, "/a") == "two"
         assert (await backend.adelete("/a")).ok
         assert await other.aget(SPACE, "/a") is None
-
-
-async def test_nothing_is_stored_within_a_transaction_of_the_caller(tmp_path: Path) -> None:
-    async with AsyncSqliteStore.from_conn_string(str(tmp_path / "store.db")) as store:
-        backend = over(store)
-        assert (await backend.awrite("/a", "one")).ok
-        await store.conn.execute("BEGIN")
-        await store.conn.execute("CREATE TABLE of_the_caller (id)")
-        assert (await backend.aedit("/a", "one", "two")).code == "backend_error"
-        await store.conn.execute("COMMIT")
-        assert await (await store.conn.execute("SELECT * FROM of_the_caller")).fetchall() == []
-        assert await text_in(store, "/a") == "one"
 
 
 async def test_reads_at_once_share_statements_and_none_is_disturbed_by_another(

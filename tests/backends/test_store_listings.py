@@ -1,15 +1,8 @@
 """Listings of stores in databases equal those of a store in memory, and show every change."""
 
-import sqlite3
-from contextlib import closing
-from pathlib import Path
 from typing import Any
 
-import anyio
-import anyio.to_thread
-import psycopg
 import pytest
-from aiosqlite import Connection, Cursor
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
@@ -19,9 +12,6 @@ from support.files import stored
 pytestmark = pytest.mark.anyio
 
 SPACE = ("tenant", "files")
-FILES = 300
-CONTENT = "a line that is no needle\n" * 4000
-"""100 kB."""
 
 VALUES: dict[str, Any] = {
     "/text": {"content": "é\n😀 \\u0000 \\", "encoding": "utf-8", "created_at": "c", "modified_at": "m"},
@@ -57,11 +47,6 @@ def store(request: pytest.FixtureRequest) -> BaseStore:
 
 def over(store: BaseStore) -> StoreBackend:
     return StoreBackend(store, namespace=SPACE)
-
-
-async def put_many(store: BaseStore, count: int = FILES) -> None:
-    for number in range(count):
-        await store.aput(SPACE, f"/d/{number:05}.txt", stored(CONTENT.encode()))
 
 
 async def times(store: BaseStore) -> list[str | None]:
@@ -103,90 +88,4 @@ async def test_changes_through_the_store_are_visible_at_once(store: BaseStore) -
     assert await times(store) == ["X"]
 
 
-async def test_changes_by_another_connection_are_visible_at_once(sqlite_store: BaseStore, tmp_path: Path) -> None:
-    await sqlite_store.aput(SPACE, "/d/a.txt", {**stored(b"old"), "modified_at": "0"})
-    for number in "123456789":
-        await anyio.to_thread.run_sync(_change_time, tmp_path / "store.db", number)
-        assert await times(sqlite_store) == [number]
-
-
-def _change_time(file: Path, time: str) -> None:
-    with closing(sqlite3.connect(file)) as connection, connection:
-        query = "UPDATE store SET value = CAST(json_set(CAST(value AS TEXT), '$.modified_at', ?) AS BLOB)"
-        connection.execute(query, (time,))
-
-
 # --- cost ---
-
-
-class Rows(list[Any]):
-    """Rows fetched from a database."""
-
-    def size(self) -> int:
-        """The approximate size of all rows in bytes."""
-        return sum(len(str(row)) for row in self)
-
-
-@pytest.fixture
-def rows(monkeypatch: pytest.MonkeyPatch) -> Rows:
-    """Record every row that the drivers fetch during the test."""
-    found = Rows()
-    for cursor in (Cursor, psycopg.AsyncCursor):
-        whole, single = cursor.fetchall, cursor.fetchone
-
-        async def fetchall(self: Any, whole: Any = whole) -> Any:
-            given = [*await whole(self)]
-            found.extend(tuple(row.values()) if isinstance(row, dict) else row for row in given)
-            return given
-
-        async def fetchone(self: Any, single: Any = single) -> Any:
-            row = await single(self)
-            found.append(row)
-            return row
-
-        monkeypatch.setattr(cursor, "fetchall", fetchall)
-        monkeypatch.setattr(cursor, "fetchone", fetchone)
-    whole_statement = Connection.execute_fetchall
-
-    async def execute_fetchall(self: Any, *statement: Any) -> Any:
-        found.extend(given := [*await whole_statement(self, *statement)])
-        return given
-
-    monkeypatch.setattr(Connection, "execute_fetchall", execute_fetchall)
-    return found
-
-
-async def test_creating_a_file_fetches_no_contents_of_others(store: BaseStore, rows: Rows) -> None:
-    await put_many(store)
-    rows.clear()
-    backend = over(store)
-    assert (await backend.awrite("/d", "x")).code == "is_directory"
-    assert (await backend.awrite("/d/00000.txt", "x")).code == "already_exists"
-    assert (await backend.awrite("/d/new.txt", "x")).ok
-    assert (await backend.awrite("/e", "x")).ok
-    assert rows.size() < len(CONTENT) * 10  # All contents together are thirty times that.
-
-
-class Content(str):
-    """A str whose content must not be read; reading it is counted and raises."""
-
-    looks = 0
-
-    def _looked(self, *_: Any, **__: Any) -> Any:
-        Content.looks += 1
-        raise AssertionError("somebody looked at the content")
-
-    __iter__ = __getitem__ = __contains__ = __add__ = __hash__ = _looked
-    encode = split = splitlines = count = find = replace = translate = join = startswith = endswith = _looked
-
-
-async def test_operations_on_names_do_not_read_contents_in_memory() -> None:
-    store = InMemoryStore()
-    for number in range(FILES):
-        await store.aput(SPACE, f"/d/{number:05}.txt", {"content": Content(CONTENT), "encoding": "utf-8"})
-    backend = over(store)
-    for _ in range(2):
-        assert [info.size for info in (await backend.als("/d")).entries or ()] == [len(CONTENT)] * FILES
-        assert len((await backend.aglob("*.txt")).matches or ()) == FILES
-        assert (await backend.awrite("/d", "x")).code == "is_directory"
-    assert Content.looks == 0

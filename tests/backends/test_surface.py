@@ -33,8 +33,6 @@ BACKENDS: Final = [
     WrapperBackend,
 ]
 
-each_operation = pytest.mark.parametrize("name", OPERATIONS)
-
 
 def stubs() -> dict[str, Callable[..., Any]]:
     """The functions of the stub by name, with evaluated annotations."""
@@ -45,41 +43,25 @@ def stubs() -> dict[str, Callable[..., Any]]:
     return {name: method for owner in owners for name, method in vars(owner).items() if inspect.isfunction(method)}
 
 
-class TestTheStub:
-    def test_it_has_each_operation_and_nothing_else(self) -> None:
-        assert sorted(stubs()) == sorted(OPERATIONS)
-
-    @each_operation
-    def test_its_signatures_equal_those_of_the_generated_methods(self, name: str) -> None:
+def test_the_stub_has_the_signatures_and_summaries_of_the_generated_methods() -> None:
+    found = stubs()
+    assert sorted(found) == sorted(OPERATIONS)
+    for name, stub in found.items():
         generated = getattr(SandboxBackendProtocol, name)
-        assert inspect.signature(generated) == inspect.signature(stubs()[name])
-        assert inspect.signature(generated) == inspect.signature(getattr(SandboxBackendProtocol, f"a{name}"))
-
-    @each_operation
-    def test_its_docstrings_are_the_first_lines_of_the_generated_docstrings(self, name: str) -> None:
-        summary = stubs()[name].__doc__
-        assert summary is not None
-        assert inspect.getdoc(getattr(SandboxBackendProtocol, name)).startswith(summary)
+        assert inspect.signature(generated) == inspect.signature(stub), name
+        assert inspect.signature(generated) == inspect.signature(getattr(SandboxBackendProtocol, f"a{name}")), name
+        assert inspect.getdoc(generated).startswith(stub.__doc__), name
 
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=lambda cls: cls.__name__)
-class TestGenerated:
-    @each_operation
-    def test_each_method_is_sync_or_async_as_its_name_says(self, backend: type[BackendProtocol], name: str) -> None:
-        for spelled in (name, f"a{name}"):
-            method = getattr(backend, spelled, None)
-            if method is None:
-                assert name == "execute"
-                continue
-            assert inspect.iscoroutinefunction(method) is (spelled != name)
-            assert method.__name__ == spelled
-            assert method.__qualname__.endswith(f".{spelled}")
-
-    @each_operation
-    def test_sync_and_async_methods_have_the_same_docstring(self, backend: type[BackendProtocol], name: str) -> None:
-        if hasattr(backend, name):
-            assert inspect.getdoc(getattr(backend, name)) == inspect.getdoc(getattr(backend, f"a{name}"))
-            assert getattr(backend, name).__doc__
+def test_methods_are_sync_or_async_as_their_names_say_and_documented(backend: type[BackendProtocol]) -> None:
+    for name in OPERATIONS:
+        for spelled in (name, f"a{name}") if hasattr(backend, name) else ():
+            method = getattr(backend, spelled)
+            assert inspect.iscoroutinefunction(method) is (spelled != name), spelled
+            assert (method.__name__, method.__qualname__.rpartition(".")[2]) == (spelled, spelled)
+            assert method.__doc__, spelled
+            assert inspect.getdoc(method) == inspect.getdoc(getattr(backend, name)), spelled
 
 
 class OwnDocs(MemoryBackend):
@@ -91,16 +73,10 @@ class OwnDocs(MemoryBackend):
         return await super().aread(path, offset, limit)
 
 
-class TestOverrides:
-    def test_a_derived_method_has_the_signature_and_docstring_of_the_override(self) -> None:
-        assert inspect.signature(OwnDocs.awrite) == inspect.signature(OwnDocs.write)
-        assert list(inspect.signature(OwnDocs().awrite).parameters) == ["file_path", "content"]
-        assert OwnDocs.awrite.__doc__ == OwnDocs.write.__doc__ == "Write, guarded."
-        assert inspect.signature(OwnDocs.read).parameters["limit"].default == 10
-        assert inspect.iscoroutinefunction(OwnDocs.awrite)
-        assert not inspect.iscoroutinefunction(OwnDocs.write)
-
-    @pytest.mark.parametrize("name", ["read", "aread"])
-    def test_an_override_without_a_docstring_has_the_docstring_of_the_protocol(self, name: str) -> None:
-        assert inspect.getdoc(getattr(OwnDocs, name)) == inspect.getdoc(getattr(BackendProtocol, name))
-        assert inspect.getdoc(getattr(OwnDocs(), name)) == inspect.getdoc(BackendProtocol.aread)
+def test_a_derived_method_has_the_signature_and_docstring_of_the_override() -> None:
+    assert inspect.signature(OwnDocs.awrite) == inspect.signature(OwnDocs.write)
+    assert list(inspect.signature(OwnDocs().awrite).parameters) == ["file_path", "content"]
+    assert OwnDocs.awrite.__doc__ == OwnDocs.write.__doc__ == "Write, guarded."
+    assert inspect.signature(OwnDocs.read).parameters["limit"].default == 10
+    for name in ("read", "aread"):  # An override without a docstring has that of the protocol.
+        assert inspect.getdoc(getattr(OwnDocs, name)) == inspect.getdoc(BackendProtocol.aread)

@@ -23,13 +23,13 @@ def backend(request: pytest.FixtureRequest, root: Path, tmp_path: Path) -> Files
     return FilesystemBackend(root if request.param == "given" else tmp_path / "link" / "b", virtual_mode=False)
 
 
-@pytest.mark.parametrize("way", WAYS)
 def test_the_root_and_its_parents_cannot_be_moved_or_deleted(
-    backend: FilesystemBackend, root: Path, tmp_path: Path, way: str
+    backend: FilesystemBackend, root: Path, tmp_path: Path
 ) -> None:
-    path = way.format(root=root, link=tmp_path / "link")
-    results = [backend.delete(path), backend.move(path, str(tmp_path / "moved"))]
-    assert [result.code for result in results] == ["permission_denied"] * 2
+    for way in WAYS:
+        path = way.format(root=root, link=tmp_path / "link")
+        results = [backend.delete(path), backend.move(path, str(tmp_path / "moved"))]
+        assert [result.code for result in results] == ["permission_denied"] * 2, way
     assert (root / "file").read_text() == "kept"
 
 

@@ -21,10 +21,9 @@ from deepfs.backends.watching import ChangeBuffer
 from deepfs.errors import BackendError, ConflictError, NotFoundError, QuotaExceededError
 from deepfs.policy import HistoryBackend, PermissionedBackend
 from deepfs.storage.runners import Storage
-from deepfs.testing.conformance.at_once import WatchingConformance, WatchReader, watch_changes
+from deepfs.testing.conformance.at_once import WatchReader, watch_changes
 from deepfs.text.flat_tree import Change, ChangedError, FileStat, PartlyDoneError, stat_of
 from deepfs.types import ChangeEvent, ChangeKind, FileDataV2
-from support.store_suite import NAMESPACE, StoreConformance
 from support.waiting import until_tasks_wait
 
 pytestmark = pytest.mark.anyio
@@ -43,26 +42,25 @@ def _drained(buffer: ChangeBuffer) -> list[ChangeEvent]:
     return list(iter(buffer.pop, None))
 
 
-@pytest.mark.parametrize(
-    ("kinds", "told"),
-    [
-        (["created", "modified"], "created"),
-        (["modified", "modified"], "modified"),
-        (["modified", "deleted"], "deleted"),
-        (["created", "deleted"], "deleted"),
-        (["deleted", "created"], "modified"),
-        (["created", "deleted", "created"], "modified"),
-        (["created", "resync"], "resync"),
-        (["resync", "deleted"], "resync"),
-    ],
-)
-def test_changes_of_one_file_are_one_event(kinds: list[ChangeKind], told: str) -> None:
-    buffer = ChangeBuffer("/")
-    for number, kind in enumerate(kinds):
-        buffer.add(ChangeEvent("/a", kind, f"{number}" if kind in ("created", "modified") else None))
-    (event,) = _drained(buffer)
-    assert event.kind == told
-    assert event.version == (f"{len(kinds) - 1}" if told in ("created", "modified") else None), "the last version"
+KINDS: list[tuple[list[ChangeKind], str]] = [
+    (["created", "modified"], "created"),
+    (["modified", "modified"], "modified"),
+    (["modified", "deleted"], "deleted"),
+    (["created", "deleted"], "deleted"),
+    (["deleted", "created"], "modified"),
+    (["created", "deleted", "created"], "modified"),
+    (["created", "resync"], "resync"),
+    (["resync", "deleted"], "resync"),
+]
+
+
+def test_changes_of_one_file_are_one_event() -> None:
+    for kinds, told in KINDS:
+        buffer = ChangeBuffer("/")
+        for number, kind in enumerate(kinds):
+            buffer.add(ChangeEvent("/a", kind, f"{number}" if kind in ("created", "modified") else None))
+        last = f"{len(kinds) - 1}" if told in ("created", "modified") else None
+        assert [(event.kind, event.version) for event in _drained(buffer)] == [(told, last)], kinds
 
 
 @given(st.lists(st.one_of(st.none(), st.tuples(st.sampled_from("abcd"), st.booleans()))), st.integers(1, 4))
@@ -98,16 +96,6 @@ def test_what_is_read_and_what_is_pending_give_the_real_files(steps: list[Any], 
     assert known == real
 
 
-def test_an_overflow_is_one_resync_and_what_comes_later_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watches, "_MAX_PENDING", 3)
-    buffer = ChangeBuffer("/dir")
-    for number in range(10):
-        buffer.add(ChangeEvent(f"/dir/{number}", "created"))
-    assert _drained(buffer) == [ChangeEvent("/dir", "resync")]
-    buffer.add(ChangeEvent("/dir/late", "created"))
-    assert _drained(buffer) == [ChangeEvent("/dir/late", "created")]
-
-
 # --- threads and event loops ---
 
 
@@ -131,15 +119,9 @@ async def test_changes_from_other_threads_and_loops_are_told() -> None:
         await reader.until(lambda: reader.files == {f"/thread/{number}" for number in range(50)})
 
 
-@pytest.mark.parametrize("kind", ["memory", "store", "disk"])
+@pytest.mark.parametrize("kind", ["memory", "disk"])
 async def test_what_changes_while_a_watch_begins_is_not_lost(kind: str, tmp_path: Any) -> None:
-    store = InMemoryStore()
-    backends = {
-        "memory": MemoryBackend,
-        "store": lambda: OnlyWriter(store, namespace=("files",)),
-        "disk": lambda: FilesystemBackend(tmp_path),
-    }
-    backend = backends[kind]()
+    backend = MemoryBackend() if kind == "memory" else FilesystemBackend(tmp_path)
     stop = threading.Event()
 
     def change() -> None:
@@ -385,19 +367,6 @@ class OnlyWriter(StoreBackend):
     """For a store that nothing else changes."""
 
     capabilities = Capabilities(durable=True, watches=True)
-
-
-class TestStoreThatOnlyThisProcessChanges(WatchingConformance):
-    @pytest.fixture
-    def backend(self) -> StoreBackend:
-        self.store = InMemoryStore()
-        return OnlyWriter(self.store, namespace=NAMESPACE)
-
-    @pytest.fixture
-    def second_backend(self, backend: StoreBackend) -> StoreBackend:
-        return OnlyWriter(self.store, namespace=lambda _: NAMESPACE)
-
-    raw_put = StoreConformance.raw_put
 
 
 async def test_namespaces_of_a_store_are_watched_apart() -> None:

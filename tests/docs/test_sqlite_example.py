@@ -16,7 +16,6 @@ from deepfs.types import FileDataV2
 from support.flat_trees import FileAndDirectory
 from support.processes import printed_at_once
 from support.raw import file_of, raw_bytes
-from support.selection import few_on_trio
 
 EXAMPLE: Final = Path(__file__).parents[2] / "examples" / "sqlite_backend.py"
 PROCESSES: Final = 2
@@ -51,7 +50,7 @@ def _peek(file: Path, path: str) -> bytes | None:
     return raw_bytes(row and FileDataV2(*row))
 
 
-@few_on_trio
+@pytest.mark.suite_parts("Concurrency", "Cancellation", "Transfer", "StateMachine")
 class TestSqliteExample(BackendConformance, BackendStateMachine, FileAndDirectory):
     """The suite; raw access uses the driver directly."""
 
@@ -110,24 +109,3 @@ def test_concurrent_processes_lose_no_edit(tmp_path: Path) -> None:
     arguments = [(EXAMPLE, file, first * EDITS, (first + 1) * EDITS) for first in range(PROCESSES)]
     assert printed_at_once(CHILD, arguments) == ["ok"] * total
     assert _peek(file, "/log.txt") == "".join(f"({number})\n" for number in range(total)).encode()
-
-
-@pytest.mark.anyio
-async def test_errors_of_the_driver_become_results(tmp_path: Path) -> None:
-    broken = tmp_path / "broken.db"
-    await anyio.Path(broken).write_bytes(b"no database" * 100)
-    backend = example.SqliteBackend(broken, "t")
-    for result in (
-        await backend.als("/"),
-        await backend.aread("/a"),
-        await backend.awrite("/a", "x"),
-        await backend.aglob("*"),
-        await backend.agrep("x"),
-        await backend.amove("/a", "/b"),
-    ):
-        assert (result.code, result.error) == ("backend_error", "Error: The storage failed (DatabaseError)")
-    assert [upload.error for upload in await backend.aupload_files([("/a", b"x"), ("..", b"x")])] == [
-        "backend_error",
-        "invalid_path",
-    ]
-    assert [download.error for download in await backend.adownload_files(["/a", "/b"])] == ["backend_error"] * 2

@@ -5,20 +5,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import msgspec
 import pytest
 
 import deepfs.testing
-from deepfs import BackendProtocol, Capabilities
+from deepfs import BackendProtocol
 from deepfs.sync import OPERATIONS
 from deepfs.testing import BackendConformance, BackendStateMachine, BackendSuite, ReadOnlyConformance, SyncParity
 
 SOURCES: Final = sorted(Path(next(iter(deepfs.testing.__path__))).rglob("*.py"))
 
-DECLARED: Final = {
-    *("keeps_empty_directories", "keeps_created_at", "durable", "executes", "deletes", "watches"),
-    *("has_links", "atomic_between_processes"),
-}
 STREAMS: Final = {"adownload_stream", "aupload_stream"}
 TREES: Final = {"alist_tree", "achange_entries"}
 """Needed of both backends in a transfer between them."""
@@ -42,12 +37,6 @@ def read_of(source: Path, *owners: str) -> Iterator[str]:
                 yield node.attr
 
 
-def test_there_are_eight_capabilities() -> None:
-    assert set(Capabilities.__struct_fields__) == DECLARED
-    assert len(Capabilities.__struct_fields__) == 8
-    assert all(field.type is bool for field in msgspec.structs.fields(Capabilities))
-
-
 def test_the_protocol_has_no_other_public_names() -> None:
     public = {name for name in dir(BackendProtocol) if not name.startswith("_")}
     assert public - METHODS - TREES == {
@@ -68,12 +57,6 @@ def test_the_suite_uses_only_operations_and_capabilities() -> None:
     looking = {source.name for source in SOURCES if WHERE_A_SYNC_CALL_RUNS & set(read_of(source, "backend"))}
     assert looking <= {"surface.py"}
     assert {source.name for source in SOURCES if READ_ONLY in read_of(source, "backend")} == {"read_only.py"}
-
-
-def test_the_suite_uses_only_declared_capabilities() -> None:
-    read = {attribute for source in SOURCES for attribute in read_of(source, "capabilities")}
-    assert read
-    assert read <= DECLARED
 
 
 @pytest.mark.parametrize(

@@ -79,18 +79,15 @@ async def test_a_script_in_a_file_drives_an_agent(tmp_path: Path) -> None:
     assert (await files.adownload_files(["/ada.md"]))[0].content == b"Ada\nprefers tea."
 
 
-@pytest.mark.parametrize(
-    ("script", "reason"),
-    [
-        ("[[turn]\n", "line 1"),
-        ("[[turn]]\nsay = 'hi'", "unknown field `say`"),
-        ("[[turn]]\ntext = 1", r"\$.turn\[0\].text"),
-    ],
-)
-def test_a_bad_file_is_named_with_the_place(tmp_path: Path, script: str, reason: str) -> None:
-    (tmp_path / "bad.toml").write_text(script)
-    with pytest.raises(ValueError, match=f"bad.toml is not a script for a model: .*{reason}"):
-        ScriptedModel.from_file(tmp_path / "bad.toml")
+def test_a_bad_file_is_named_with_the_place(tmp_path: Path) -> None:
+    for script, reason in {
+        "[[turn]\n": "line 1",
+        "[[turn]]\nsay = 'hi'": "unknown field `say`",
+        "[[turn]]\ntext = 1": r"\$.turn\[0\].text",
+    }.items():
+        (tmp_path / "bad.toml").write_text(script)
+        with pytest.raises(ValueError, match=f"bad.toml is not a script for a model: .*{reason}"):
+            ScriptedModel.from_file(tmp_path / "bad.toml")
 
 
 def test_it_needs_neither_pytest_nor_hypothesis() -> None:

@@ -16,6 +16,8 @@ from langgraph.store.base import BaseStore
 from support.network import NetworkError
 from support.postgres import PostgresServer
 
+pytestmark = pytest.mark.both_loops
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 

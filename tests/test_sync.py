@@ -23,6 +23,8 @@ from deepfs.sync import BLOCKS_INLINE, is_inline, run_shielded
 from deepfs.testing import LatencyBackend
 from support.scripts import run_script
 
+pytestmark = pytest.mark.both_loops
+
 tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
 
 

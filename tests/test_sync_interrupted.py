@@ -14,6 +14,8 @@ from deepfs.threads import pool
 from deepfs.threads.locks import path_locks
 from support.scripts import run_script
 
+pytestmark = pytest.mark.both_loops
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 

@@ -18,6 +18,8 @@ from deepfs.backends.protocol import BackendProtocol
 from deepfs.search import flat as _flat_search
 from support.processes import started, until_idle
 
+pytestmark = pytest.mark.both_loops
+
 MB = 1024 * 1024
 
 # Calls the sync methods of FilesystemBackend, and prints for each call the peak growth of the process in megabytes and

@@ -13,6 +13,7 @@ from deepfs.testing.suite import assert_failed, assert_ok
 from deepfs.text import lines as text
 
 
+@pytest.mark.both_loops
 class TestFilesystem(BackendConformance, BackendStateMachine):
     @pytest.fixture
     def backend(self, tmp_path: Path) -> FilesystemBackend:

@@ -10,7 +10,6 @@ from deepfs.testing import BackendConformance, BackendStateMachine
 from deepfs.threads.tasks import call_on
 from support.flat_trees import FileAndDirectory
 from support.fsspec_memory import AsyncMemory
-from support.selection import few_on_trio
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +20,6 @@ def _empty_memory() -> None:
     MemoryFileSystem.pseudo_dirs[:] = [""]
 
 
-@few_on_trio
 class TestMemory(BackendConformance, BackendStateMachine):
     @pytest.fixture
     def backend(self) -> FsspecBackend:

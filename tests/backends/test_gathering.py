@@ -7,6 +7,8 @@ import pytest
 from deepfs.errors import BackendError
 from deepfs.storage.gathering import gather_each, in_batches
 
+pytestmark = pytest.mark.both_loops
+
 
 @pytest.mark.anyio
 async def test_results_come_in_order_and_no_more_calls_run_than_allowed() -> None:

@@ -27,7 +27,7 @@ from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
 from deepfs.types import ChangeEvent
 from support.v1_backend import DuckS3
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
 
 class Pooled(MemoryBackend):

@@ -22,7 +22,7 @@ from support.waiting import until_tasks_wait
 
 __all__ = ["pause"]
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
 
 @pytest.fixture

@@ -7,10 +7,8 @@ from deepfs.backends.object_store import ObjectStoreBackend, S3Backend
 from deepfs.testing import BackendConformance, BackendStateMachine
 from support.flat_trees import FileAndDirectory
 from support.object_stores import RawObjects, S3Server
-from support.selection import few_on_trio
 
 
-@few_on_trio
 class TestS3(RawObjects, BackendConformance, BackendStateMachine, FileAndDirectory):
     steps = 200
 

@@ -34,7 +34,6 @@ from support.disks import tree as tree_on_disk
 from support.graphs import InNode, open_node
 from support.rooted import RootedBackend
 from support.sandboxes import LocalSandbox
-from support.selection import one_loop
 from support.stores import open_sqlite_store
 
 pytestmark = pytest.mark.anyio
@@ -218,7 +217,6 @@ async def test_a_transfer_between_two_names_gives_the_result_of_one_name(tree: T
 # --- elsewhere in the same storage ---
 
 
-@one_loop
 @EVERY
 async def test_moves_and_copies_to_other_paths_of_the_storage_succeed(tree: Tree) -> None:
     for src, dst in NAMES:

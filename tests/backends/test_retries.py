@@ -5,7 +5,7 @@ import pytest
 
 from deepfs.storage.retries import Requests, RetryPolicy
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
 QUICK = RetryPolicy(attempts=3, first_delay=1e-6, longest_delay=1e-6, timeout=60)
 

@@ -18,6 +18,7 @@ class AsyncOnlyStore(InMemoryStore):
         raise AssertionError("a sync method of the store was called")
 
 
+@pytest.mark.both_loops
 class TestInMemoryStore(StoreConformance, FileAndDirectory):
     @pytest.fixture
     def backend(self) -> StoreBackend:

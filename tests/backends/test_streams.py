@@ -19,7 +19,7 @@ from deepfs.policy import WrapperBackend
 from deepfs.types import FileDownloadResponse
 from support.disks import tree
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
 MB = 1024 * 1024
 

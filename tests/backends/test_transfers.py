@@ -26,7 +26,7 @@ from deepfs.types import DeleteResult, FileDownloadResponse, FileUploadResponse,
 from support.disks import public_directory, recorded_modes, seen_by_nobody, tree
 from support.v1_backend import DuckS3
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
 LATIN = b"caf\xe9.txt".decode(errors="surrogateescape")
 

@@ -26,7 +26,7 @@ from deepfs.text.flat_tree import Change, ChangedError, FileStat, PartlyDoneErro
 from deepfs.types import ChangeEvent, ChangeKind, FileDataV2
 from support.waiting import until_tasks_wait
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
 
 @pytest.fixture(autouse=True)

@@ -21,6 +21,8 @@ from deepfs.config.urls import Address
 from deepfs.types import FileDownloadResponse, FileUploadResponse
 from support.copies import command, contents, fill
 
+pytestmark = pytest.mark.both_loops
+
 # --- processes that are killed ---------------------------------------------------------------------------------------
 
 

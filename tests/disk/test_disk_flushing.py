@@ -17,7 +17,7 @@ from deepfs.disk import is_temporary
 from support.disks import open_descriptors, tree
 from support.waiting import until, until_tasks_wait
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
 T = TypeVar("T")
 

@@ -22,7 +22,7 @@ from deepfs.types import ErrorCode
 from support.disks import open_descriptors, tree
 from support.waiting import until
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ from deepfs.testing.conformance.at_once import WatchReader, watch_changes
 from deepfs.types import ChangeEvent
 from support.waiting import until, until_tasks_wait
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
 
 @pytest.fixture

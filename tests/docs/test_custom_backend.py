@@ -13,7 +13,6 @@ from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser
 
 from deepfs.testing.conformance.surface import TransferConformance
-from support.selection import few_on_trio
 
 ROOT: Final = Path(__file__).parents[2]
 
@@ -35,7 +34,6 @@ class TestKeyValueBackend(PAGE["TestKeyValueBackend"]):
     """The test class of the page, unchanged."""
 
 
-@few_on_trio
 class TestPublishedDocuments(PAGE["TestPublishedDocuments"]):
     """The test class of the page for a backend that only reads, unchanged."""
 

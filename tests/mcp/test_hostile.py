@@ -13,7 +13,6 @@ from mcp.shared.exceptions import MCPError
 from deepfs import FilesystemBackend
 from deepfs.mcp import McpSettings, create_server
 from support.mcp_clients import connected
-from support.selection import one_loop
 
 pytestmark = pytest.mark.anyio
 
@@ -71,7 +70,6 @@ def texts(schema: dict[str, Any]) -> dict[str, Any]:
     return {name: kinds.get(schema["properties"][name].get("type"), "/a.txt") for name in schema.get("required", [])}
 
 
-@one_loop
 async def test_no_tool_leads_out_of_the_tree(client: Client) -> None:
     for tool in (await client.list_tools()).tools:
         needed = texts(tool.input_schema)
@@ -87,7 +85,6 @@ async def test_no_tool_leads_out_of_the_tree(client: Client) -> None:
 PATHS: Final = {"path", "paths", "file_path", "source", "destination"}
 
 
-@one_loop
 async def test_wrong_arguments_are_errors_with_a_code(client: Client) -> None:
     for tool in (await client.list_tools()).tools:
         schema = tool.input_schema
@@ -104,7 +101,6 @@ async def test_wrong_arguments_are_errors_with_a_code(client: Client) -> None:
     assert len(str(result)) < 5_000
 
 
-@one_loop
 async def test_huge_inputs_are_refused(client: Client) -> None:
     ten_megabytes = "x" * 10_000_000
     nested: Any = "deep"
@@ -122,7 +118,6 @@ async def test_huge_inputs_are_refused(client: Client) -> None:
     assert not (await client.call_tool("write_file", {"path": "/ok.txt", "content": "y" * 1_000_000})).is_error
 
 
-@one_loop
 async def test_resources_lead_nowhere_else(client: Client, outside: Path) -> None:
     for way in (
         *WAYS_OUT,

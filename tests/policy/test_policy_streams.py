@@ -34,7 +34,7 @@ from deepfs.testing import FaultyBackend
 from deepfs.types import FileDownloadResponse, FileUploadResponse
 from support.disks import tree
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
 MB = 1024 * 1024
 BLOCK = bytes(range(256)) * (MB // 256)

@@ -8,7 +8,7 @@ import pytest
 from deepfs.process import _ASSURED, _MAX_ASSURED, MAX_COMMANDS, _Places
 from support.waiting import until_tasks_wait
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
 
 class Commands:

@@ -10,7 +10,7 @@ from deepfs.errors import InvalidPathError, NotSupportedError
 from deepfs.sandboxes.landlock import LandlockSandbox
 from support.over_directory import OverDirectory
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
 
 @pytest.mark.suite_parts("Surface", "Writing")

@@ -7,6 +7,8 @@ import pytest
 from deepfs.backends.protocol import ExecuteOffloadResult
 from support.sandboxes import LocalSandbox
 
+pytestmark = pytest.mark.both_loops
+
 
 class Offloading(LocalSandbox):
     enable_capture_offload = True

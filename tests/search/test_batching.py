@@ -13,7 +13,7 @@ from deepfs.threads import pool
 from deepfs.threads.loop_bridge import loop_callbacks
 from support.waiting import until, until_tasks_wait
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
 Group = list[BatchedCall[int, int]]
 

@@ -24,7 +24,7 @@ from support.sandboxes import LocalSandbox
 from support.search_options import BACKENDS
 from support.waiting import until
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
 MANY = 1200
 """So many files are searched in a worker thread."""

@@ -23,6 +23,8 @@ from deepfs.sandboxes.remote import Done, RemoteSandbox
 from support.agents import Sandbox
 from support.promises import keeps
 
+pytestmark = pytest.mark.both_loops
+
 TIMEOUT = 0.5
 STOPPED = "its time of 0.5 s was up"
 TOO_LONG = 3600.0

@@ -19,7 +19,7 @@ from deepfs.search.ripgrep import find_ripgrep
 from support.accounts import ACCOUNTS, output_as
 from support.promises import keeps
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 MANY = 400
 """Files of a tree that ripgrep would search."""
 

@@ -25,6 +25,8 @@ from deepfs.backends.store import StoreBackend
 from support.counts import few_or_many
 from support.processes import children, until_idle
 
+pytestmark = pytest.mark.both_loops
+
 Contents = Sequence[bytes | None]
 
 OLD, NEW = b"old\n" * 100_000, b"new\n" * 100_000

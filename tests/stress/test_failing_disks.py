@@ -14,7 +14,7 @@ from deepfs.backends.protocol import BackendProtocol
 from support.disks import tree
 from support.mounts import SmallDisk, small_disk
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
 BIG = "new " * 200_000
 """More than half of what the disk holds."""

@@ -11,7 +11,7 @@ import pytest
 from support.counts import few_or_many
 from support.worlds import Act, World, acts
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
 ACTS = 25
 """The number of acts in one world."""

@@ -13,7 +13,7 @@ from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import ErrorCode
 from support.counts import few_or_many
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
 WRITERS, FILES = 4, 12
 EXPECTED = {

@@ -10,7 +10,7 @@ from deepfs.errors import BackendError, ErrorCode
 from deepfs.testing import FaultyBackend, LatencyBackend
 from deepfs.types import ReadResult
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
 
 async def test_latency_is_added_to_each_operation() -> None:

@@ -9,6 +9,7 @@ from support.flat_trees import FileAndDirectory
 from support.raw import RawMemory
 
 
+@pytest.mark.both_loops
 class TestMemory(RawMemory, BackendConformance, BackendStateMachine, FileAndDirectory):
     """The memory backend alone."""
 

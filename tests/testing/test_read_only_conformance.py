@@ -16,7 +16,6 @@ from deepfs.testing.conformance.searching import GlobConformance, GrepConformanc
 from deepfs.text.flat_tree import Change
 from deepfs.text.records import new_file
 from support.raw import RawMemory
-from support.selection import few_on_trio, one_loop
 
 
 class ZipArchive(FlatBackend):
@@ -46,7 +45,6 @@ class ZipArchive(FlatBackend):
         raise PermissionDeniedError(changes[0].path, "the archive is read-only")
 
 
-@few_on_trio
 class TestZipArchive(ReadOnlyConformance):
     """A backend of a few lines."""
 
@@ -64,7 +62,6 @@ class TestZipArchive(ReadOnlyConformance):
             return opened.read(path[1:]) if path[1:] in opened.namelist() else None
 
 
-@few_on_trio
 class TestReadOnlyMemory(RawMemory, ReadOnlyConformance):
     """The wrapper that refuses every change."""
 
@@ -79,7 +76,6 @@ class _RawOf(RawMemory, RefusalConformance):
         self.memory = memory
 
 
-@one_loop
 @pytest.mark.anyio
 class TestWhatTheSuiteCatches:
     async def test_a_backend_that_changes_files_fails(self) -> None:

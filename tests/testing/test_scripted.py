@@ -12,10 +12,9 @@ from langchain_core.messages import AIMessage, HumanMessage
 
 from deepfs import MemoryBackend, create_deep_agent
 from deepfs.testing import Call, ScriptedModel, ScriptEndedError, Turn
-from support.selection import one_loop
 
 # LangChain's models run on asyncio only.
-pytestmark = [pytest.mark.anyio, one_loop]
+pytestmark = pytest.mark.anyio
 
 SCRIPT = """
 [[turn]]

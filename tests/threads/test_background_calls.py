@@ -8,7 +8,7 @@ from deepfs.sync import run_shielded
 from deepfs.threads.background import on_background_loop
 from deepfs.threads.loop_bridge import on_asyncio
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
 
 async def test_a_call_runs_on_asyncio_and_its_outcome_comes_back() -> None:

@@ -10,6 +10,8 @@ from deepfs.sync import run_sync
 from deepfs.threads.background import background_loop, start_in_background
 from support.waiting import until
 
+pytestmark = pytest.mark.both_loops
+
 place: ContextVar[str] = ContextVar("place", default="none")
 
 

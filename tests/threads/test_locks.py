@@ -23,7 +23,7 @@ from deepfs.threads.locks import LockTable, PathLocks, Request, path_locks
 from deepfs.threads.loop_bridge import waiting_threads
 from support.waiting import until_tasks_wait
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from deepfs.threads.deadline import Deadline
 from deepfs.threads.pool import WorkerPool
 from support.waiting import until, until_tasks_wait
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
 
 class Gate:

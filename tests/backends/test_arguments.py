@@ -51,14 +51,7 @@ BACKENDS: dict[str, Callable[[Path], BackendProtocol]] = {
 CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     *(
         (name, (PurePosixPath("/a"), *more), {}, "path must be a string, not PurePosixPath")
-        for name, *more in (
-            ("als",),
-            ("aread",),
-            ("aread_raw",),
-            ("awrite", "x"),
-            ("aedit", "one", "x"),
-            ("adelete",),
-        )
+        for name, *more in (("als",), ("aread",), ("aread_raw",), ("awrite", "x"), ("aedit", "one", "x"), ("adelete",))
     ),
     ("amove", (PurePosixPath("/a"), "/b"), {}, "src must be a string, not PurePosixPath"),
     ("acopy", (PurePosixPath("/a"), "/b"), {}, "src must be a string, not PurePosixPath"),

@@ -134,6 +134,13 @@ async def test_enough_matches_cancel_the_search_of_later_mounts() -> None:
     assert endless.limits == [max_count]
 
 
+async def test_matches_of_an_earlier_mount_are_waited_for() -> None:
+    slow = LatencyBackend(await needles(2), 0.05)
+    tree = CompositeBackend(MemoryBackend(), {"/a/": slow, "/b/": await needles(5)})
+    found = await tree.agrep("needle", max_count=3)
+    assert [match.path for match in found.matches or ()] == ["/a/f0.txt", "/a/f1.txt", "/b/f0.txt"]
+
+
 # --- visible files ---
 
 
@@ -225,6 +232,18 @@ async def test_cancelling_the_caller_cancels_its_search() -> None:
                 tasks.cancel_scope.cancel()
 
 
+async def test_a_native_asyncio_cancellation_reaches_the_caller(anyio_backend_name: str) -> None:
+    if anyio_backend_name == "trio":
+        return  # Only asyncio has task.cancel().
+    tree = CompositeBackend(MemoryBackend(), {"/slow/": LatencyBackend(await needles(), 60)})
+    for call in (tree.agrep("needle"), tree.adownload_files(["/slow/a"])):
+        task = asyncio.ensure_future(call)
+        await anyio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
 async def test_a_timeout_error_raised_by_a_mount_is_reported_as_its_failure() -> None:
     broken = FaultyBackend(MemoryBackend(), {"grep": TimeoutError(), "glob": TimeoutError()})
     tree = CompositeBackend(await needles(), {"/broken/": broken})
@@ -254,9 +273,7 @@ class StraySync(MemoryBackend):
 
 
 @pytest.mark.parametrize(
-    "call",
-    [lambda: StrayCommit().awrite("/a", "x"), lambda: StraySync().als("/")],
-    ids=["a change", "a sync override"],
+    "call", [lambda: StrayCommit().awrite("/a", "x"), lambda: StraySync().als("/")], ids=["a change", "a sync override"]
 )
 async def test_a_stray_cancelled_error_is_raised_and_does_not_hang(call: Callable[[], Awaitable[Any]]) -> None:
     with anyio.fail_after(10), pytest.raises(asyncio.CancelledError):

@@ -7,13 +7,7 @@ import anyio
 import pytest
 from langgraph.store.memory import InMemoryStore
 
-from deepfs import (
-    CompositeBackend,
-    FilesystemBackend,
-    MemoryBackend,
-    StateBackend,
-    StoreBackend,
-)
+from deepfs import CompositeBackend, FilesystemBackend, MemoryBackend, StateBackend, StoreBackend
 
 pytestmark = pytest.mark.anyio
 

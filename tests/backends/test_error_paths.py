@@ -1,7 +1,5 @@
 """Errors of mounts name the paths of the tree, and do not change quoted file contents and patterns."""
 
-import errno
-import os
 import pickle
 from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import product
@@ -19,14 +17,7 @@ from deepfs import (
     MemoryBackend,
     PermissionedBackend,
 )
-from deepfs.errors import (
-    BackendError,
-    DeepFSError,
-    ErrorCode,
-    NotFoundError,
-    error_about,
-    error_of,
-)
+from deepfs.errors import BackendError, DeepFSError, ErrorCode, NotFoundError, error_about, error_of
 from deepfs.operations import Operation
 from deepfs.policy import AuditedBackend, HistoryBackend, HookedBackend, WrapperBackend
 from deepfs.types import (
@@ -235,17 +226,6 @@ async def test_in_a_foreign_error_text_only_the_path_of_the_call_is_rewritten() 
         assert str(caught.value) == shown
 
 
-async def test_errors_call_an_existing_directory_a_directory(tmp_path: Path) -> None:
-    for kind, make in MOUNTED.items():
-        backend = await filled(make(tmp_path / kind))
-        for result in (await backend.acopy("/a", "/d"), await backend.amove("/a", "/d")):
-            assert (kind, result.code) == (kind, "already_exists")
-            assert (result.error or "").startswith("Error: Directory '/d' already exists")
-        for changed in (await backend.awrite("/d", "x"), await backend.awrite("/d", "x", overwrite=True)):
-            assert (kind, changed.code, changed.error) == (kind, "is_directory", "Error: '/d' is a directory")
-        assert (await backend.acopy("/a", "/d", overwrite=True)).code == "is_directory"
-
-
 # --- the error object behind a result ---
 
 
@@ -277,21 +257,3 @@ def test_an_error_survives_pickling_and_copying(error: DeepFSError) -> None:
     for copied in (pickle.loads(pickle.dumps(error)), error.with_paths(str)):
         assert type(copied) is type(error)
         assert (str(copied), copied.path, copied.args) == (str(error), error.path, error.args)
-
-
-async def test_a_search_out_of_descriptors_names_the_paths_of_the_tree(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def short(*_: object) -> None:
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    tree = CompositeBackend(MemoryBackend(), {"/m": FilesystemBackend(tmp_path)})
-    assert (await tree.awrite("/m/d/a", "x")).ok
-    monkeypatch.setattr(os, "scandir", short)
-    for found, shown in (
-        (await tree.aglob("**/*", "/m"), "/m"),
-        (await tree.agrep("x"), "/m"),
-        (await tree.agrep("x", "/m/d"), "/m/d"),
-    ):
-        assert (found.error or "").startswith(f"Error: '{shown}': Too many files are open"), found
-        assert error_behind(found) is not None

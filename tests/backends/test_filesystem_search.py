@@ -1,10 +1,8 @@
 """Glob and grep of FilesystemBackend: files excluded by `ignore`, with and without ripgrep, cancelled at any time."""
 
-import gc
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -282,18 +280,3 @@ async def test_a_search_has_a_deadline(large: Path, sleeping: Path) -> None:
         result = await FilesystemBackend(large, search_timeout=0.5).agrep("needle")
     assert result.truncated
     assert (await FilesystemBackend(large, search_timeout=0).aglob("*")).truncated
-
-
-async def test_a_backend_that_nobody_refers_to_is_freed_without_a_search_for_garbage(tmp_path: Path) -> None:
-    gc.disable()
-    try:
-        freed = await anyio.to_thread.run_sync(_used_backend, tmp_path)
-        await until(lambda: freed() is None)  # The loop's thread may not have left the call yet.
-    finally:
-        gc.enable()
-
-
-def _used_backend(root: Path) -> weakref.ref[FilesystemBackend]:
-    backend = FilesystemBackend(root)
-    assert (backend.write("/a", "text\n").error, len(backend.grep("text").matches or ())) == (None, 1)
-    return weakref.ref(backend)

@@ -190,9 +190,3 @@ async def test_values_that_are_not_files_can_be_overwritten() -> None:
     assert (await backend.amove("/from", "/move", overwrite=True)).ok
     for path in ("/write", "/upload", "/copy", "/move"):
         assert (await backend.aread(path)).unwrap().content == "new"
-
-
-async def test_invalid_base64_matches_no_version() -> None:
-    backend = Holding("store", {"/a": {"content": "=", "encoding": "base64"}}).backend
-    assert (await backend.awrite("/a", "new", if_match="0")).code == "conflict"
-    assert (await backend.awrite("/a", "new", overwrite=True)).ok

@@ -249,14 +249,3 @@ async def test_host_paths_and_virtual_paths_are_converted_both_ways(shell: Local
     for outside in ("/etc/passwd", "..", "../x", f"{printed}-sibling"):
         with pytest.raises(InvalidPathError):
             shell.virtual_path(outside)
-
-
-@pytest.mark.parametrize("inherit", [False, True])
-async def test_the_environment_is_inherited_only_if_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inherit: bool
-) -> None:
-    monkeypatch.setenv("A_SECRET", "x")
-    shell = LocalShellBackend(tmp_path, env={"GIVEN": "y"}, inherit_env=inherit)
-    assert (await shell.aexecute("echo $A_SECRET-$GIVEN; ls >/dev/null")) == ExecuteResponse(
-        "x-y\n" if inherit else "-y\n", 0
-    )

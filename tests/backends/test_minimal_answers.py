@@ -234,16 +234,6 @@ async def test_a_sandbox_may_only_execute_and_take_no_timeout() -> None:
     assert "has no parameter 'timeout'" in await shown(box, "execute", command="x", timeout=5)
 
 
-async def test_a_timeout_of_zero_is_that_of_the_backend() -> None:
-    class Box(SandboxBackendProtocol):
-        def execute(self, command: str, *, timeout: float | None = None) -> Any:
-            return ExecuteResponse(str(timeout), 0)
-
-    assert (await Box().aexecute("x", timeout=0)).output == "0"
-    assert (await WrapperBackend(Box()).aexecute("x", timeout=0)).output == "0"
-    assert await shown(Box(), "execute", command="x", timeout=0) == "None\n[Exit code 0]"
-
-
 async def test_a_write_replaces_nothing_where_no_read_can_tell_what_is_there() -> None:
     class WriteOnly(BackendProtocol):
         def __init__(self) -> None:

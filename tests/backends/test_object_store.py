@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,7 +21,7 @@ from deepfs.testing.suite import gather
 from deepfs.text.entries import Relation, relation
 from support.http_proxy import Fault, HttpProxy, Request, running_proxy
 from support.object_server import ObjectServer, running_object_server
-from support.object_stores import BUCKET, PAGE, S3Server
+from support.object_stores import BUCKET, S3Server
 from support.processes import started
 
 pytestmark = pytest.mark.anyio
@@ -71,33 +70,6 @@ async def put(store: Any, key: str, content: bytes, **options: Any) -> None:
 
 async def keys(store: Any, prefix: str) -> list[str]:
     return [meta["path"] for meta in await anyio.to_thread.run_sync(lambda: store.list(prefix).collect())]
-
-
-# --- requests --------------------------------------------------------------------------------------------------------
-
-
-async def fill(store: Any, prefix: str, number: int, content: bytes) -> None:
-    def put_all() -> None:
-        with ThreadPoolExecutor(8) as threads:
-            list(threads.map(lambda index: store.put(f"{prefix}/d/{index:04}", content), range(number)))
-
-    await anyio.to_thread.run_sync(put_all)
-
-
-async def test_a_search_lists_only_the_directory_that_the_glob_names(
-    backend: S3Backend, proxy: HttpProxy, store: Any, prefix: str
-) -> None:
-    await fill(store, prefix, PAGE + 1, b"text")
-    await put(store, f"{prefix}/e/f/a.txt", b"text")
-    assert [info.path for info in (await backend.aglob("e/f/*.txt")).matches or []] == ["/e/f/a.txt"]
-    assert len(proxy.methods()) == 1
-    assert [match.path for match in (await backend.agrep("text", "/e", "f/*")).matches or []] == ["/e/f/a.txt"]
-    assert len(proxy.methods()) == 2
-    assert (await backend.aglob("e/none/*")).matches == []
-    assert (await backend.agrep("text", "/e", "none/*")).matches == []
-    assert (await backend.aglob("f/*", "/none")).code == ErrorCode.FILE_NOT_FOUND
-    assert (await backend.agrep("text", "/none", "f/*")).code == ErrorCode.FILE_NOT_FOUND
-    assert (await backend.agrep("text", "/e/f/a.txt", "a.*")).matches
 
 
 # --- the driver and addresses ----------------------------------------------------------------------------------------
@@ -270,6 +242,16 @@ async def test_type_and_creation_are_metadata_that_later_writes_keep(
     assert info.modified_at == edited.modified_at
     got = await anyio.to_thread.run_sync(lambda: store.get(f"{prefix}/page.html"))
     assert got.attributes["Content-Type"] == "text/html"
+
+
+async def test_objects_of_others_need_no_metadata(backend: S3Backend, store: Any, prefix: str) -> None:
+    await put(store, f"{prefix}/a.txt", b"theirs\n")
+    read = (await backend.aread_raw("/a.txt")).data
+    assert read is not None
+    assert read.created_at == read.modified_at
+    assert (await backend.aedit("/a.txt", "theirs", "ours")).ok
+    await put(store, f"{prefix}/a.txt", b"theirs\n", attributes={"deepfscreated": "no time", "deepfschanges": "..,,"})
+    assert (await backend.aedit("/a.txt", "theirs", "ours")).ok
 
 
 ATTRIBUTES = {

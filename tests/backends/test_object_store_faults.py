@@ -17,6 +17,7 @@ from obstore.store import S3Store
 from deepfs.backends.composite import CompositeBackend
 from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.object_store import ObjectStoreBackend, S3Backend
+from deepfs.backends.sqlite import SqliteBackend
 from deepfs.storage.retries import RetryPolicy
 from deepfs.testing.suite import gather
 from support.http_proxy import Fault, HttpProxy, Request, running_proxy
@@ -112,6 +113,15 @@ async def test_a_lost_answer_is_resolved_by_looking(
     proxy.fault = once("POST", lost)
     assert (await backend.adelete("/e/a")).ok
     assert [info.path for info in (await other.aglob("**")).matches or []] == ["/e/b"]
+
+
+async def test_a_change_that_others_have_changed_again_was_made(
+    backend: S3Backend, proxy: HttpProxy, other: S3Backend
+) -> None:
+    assert (await other.awrite("/a", "x\n")).ok
+    proxy.fault = once("PUT", Fault(sent=0, then=lambda: other.edit("/a", "xx", "xxyy")))
+    assert (await backend.aedit("/a", "x", "xx")).ok
+    assert await text_at(other, "/a") == "xxyy\n"
 
 
 async def test_a_change_that_came_second_is_made_once_again(
@@ -219,6 +229,21 @@ async def test_one_unreadable_object_spoils_no_other(
     assert (await backend.acopy("/d", "/e")).code == code
     assert (await other.als("/e")).code == "file_not_found"
     assert len((await backend.aglob("**")).matches or ()) == len((await backend.als("/d")).entries or ()) == 5
+
+
+async def test_an_index_skips_what_cannot_be_read_until_it_can(
+    s3_server: S3Server, proxy: HttpProxy, prefix: str, other: S3Backend, tmp_path: Path
+) -> None:
+    for number in range(3):
+        assert (await other.awrite(f"/{number}", "needle\n")).ok
+    async with SqliteBackend(tmp_path / "index.db") as index:
+        backend = s3_server.backend(prefix, endpoint_url=proxy.url, retries=QUICK, index=index)
+        proxy.fault = lambda request: Fault(status=403) if request.target.endswith("/1") else None
+        found = await backend.agrep("needle")
+        assert ([match.path for match in found.matches or ()], found.skipped) == (["/0", "/2"], 1)
+        proxy.fault = lambda request: None
+        await backend.arefresh_index()
+        assert [match.path for match in (await backend.agrep("needle")).matches or ()] == ["/0", "/1", "/2"]
 
 
 async def test_a_store_that_fails_is_no_unreadable_object(

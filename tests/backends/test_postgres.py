@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import AsyncIterator
-from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -21,7 +20,7 @@ from deepfs.testing.suite import gather
 from deepfs.text.edits import replace
 from support.postgres import PostgresServer
 from support.postgres_files import fresh_namespace, peek, sql
-from support.processes import started
+from support.processes import printed_at_once
 
 pytestmark = pytest.mark.anyio
 
@@ -79,6 +78,20 @@ async def compare_edits(dsn: str, cases: list[tuple[str, str, str]]) -> None:
                 raise AssertionError("the database can make this edit")
 
 
+async def test_a_subclass_that_judges_changes_sees_each(postgres_files_dsn: str) -> None:
+    class Judging(PostgresBackend):
+        seen = 0
+
+        def _before_apply(self, changes: Any) -> Any:
+            self.seen += len(changes)
+            return changes
+
+    async with Judging(postgres_files_dsn, fresh_namespace()) as backend:
+        assert (await backend.awrite("/a", "x")).ok
+        assert (await backend.aedit("/a", "x", "y")).ok
+        assert backend.seen == 2
+
+
 # --- several processes ---
 
 CHILD = """
@@ -104,22 +117,11 @@ anyio.run(main, sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
 async def test_processes_lose_no_edit(backend: PostgresBackend, postgres_files_dsn: str) -> None:
     total = PROCESSES * EDITS
     assert (await backend.awrite("/log.txt", "".join(f"<{n}>\n" for n in range(total)))).ok
-    outcomes = await in_thread(in_processes, CHILD, postgres_files_dsn, backend._namespace())
+    parts = [(postgres_files_dsn, backend._namespace(), first, EDITS) for first in range(0, total, EDITS)]
+    outcomes = await in_thread(printed_at_once, CHILD, parts)
     assert outcomes == ["ok"] * total
     stored = await in_thread(peek, postgres_files_dsn, backend._namespace(), "/log.txt")
     assert stored == "".join(f"({n})\n" for n in range(total)).encode()
-
-
-def in_processes(script: str, dsn: str, space: str, processes: int = PROCESSES) -> list[str]:
-    """Start processes that begin at the same time, and return the lines that they print."""
-    with ExitStack() as stack:
-        children = [stack.enter_context(started(script, dsn, space, n * EDITS, EDITS)) for n in range(processes)]
-        assert [child.stdout and child.stdout.readline() for child in children] == ["ready\n"] * processes
-        for child in children:
-            assert child.stdin is not None
-            child.stdin.write("\n")
-            child.stdin.flush()
-        return [line for child in children for line in child.communicate()[0].splitlines()]
 
 
 # --- tables ---
@@ -136,12 +138,13 @@ async def main(dsn, number):
         result = await backend.awrite(f"/{number}", "x")
         print("ok" if result.ok else result.error, flush=True)
 
-anyio.run(main, sys.argv[1], int(sys.argv[3]))
+anyio.run(main, sys.argv[1], int(sys.argv[2]))
 """
 
 
 async def test_many_processes_that_start_at_once_make_the_tables_once(postgres_dsn: str) -> None:
-    assert await in_thread(in_processes, FIRST, postgres_dsn, "", 8) == ["ok"] * 8
+    children = [(postgres_dsn, number) for number in range(0, 400, 50)]
+    assert await in_thread(printed_at_once, FIRST, children) == ["ok"] * 8
     applied = await in_thread(sql, postgres_dsn, "SELECT number FROM deepfs.files_migration ORDER BY number")
     assert applied == [(-2,), (-1,), (1,)]
 

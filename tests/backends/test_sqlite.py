@@ -170,12 +170,6 @@ def test_a_database_that_a_later_version_took_over_is_left_alone(backend: Sqlite
     assert rows(file, "SELECT path FROM files") == [("/a.txt",)]
 
 
-def test_a_missing_directory_is_an_error(tmp_path: Path) -> None:
-    result = SqliteBackend(tmp_path / "no" / "files.db").write("/a.txt", "x")
-    assert result.code == "backend_error"
-    assert "directory is missing" in str(result.error)
-
-
 # --- a database in trouble --------------------------------------------------------------------------------------------
 
 
@@ -329,16 +323,6 @@ def test_versions_that_another_program_lost_are_given_on(backend: SqliteBackend,
         assert rows(file, "SELECT version FROM files") == [(before + 2,)]
 
 
-def test_a_damaged_index_of_paths_holds_no_change_up(backend: SqliteBackend, file: Path) -> None:
-    for number in range(30):
-        assert backend.write(f"/dir/{number:02}.txt", "x").ok
-    backend.close()
-    file.write_bytes(file.read_bytes().replace(b"/dir/10.txt", b"/dir/99.txt"))  # It is not where it would be found.
-    for result in (backend.delete("/dir"), backend.move("/dir", "/moved")):
-        assert result.code == "backend_error"
-        assert "damaged" in str(result.error)
-
-
 def test_a_damaged_schema_is_told(backend: SqliteBackend, file: Path) -> None:
     backend.close()
     content = file.read_bytes()
@@ -390,20 +374,6 @@ def test_searches_find_changes_before_and_after_these_are_indexed(
             assert _found(backend, letter * 4) == sorted(path for path, text in texts.items() if letter * 4 in text)
         assert [match.path for match in backend.glob("**/*.txt").matches or ()] == sorted(texts)
     assert run_sync(backend.acheck) == []
-
-
-def test_many_changes_are_indexed_at_once(backend: SqliteBackend, file: Path) -> None:
-    for number in range(62):
-        assert backend.write(f"/few/{number}.txt", "a few words").ok
-    assert _pending(file) == 63
-    assert backend.edit("/few/0.txt", "words", "others").ok
-    assert _pending(file) == 63
-    assert backend.write("/few/last.txt", "a few words").ok
-    assert _pending(file) == 0
-    assert backend.write("/large.txt", "words " * 40_000).ok
-    assert _pending(file) == 1
-    assert backend.upload_files([(f"/large/{number}.txt", b"words " * 40_000) for number in range(5)])[0].error is None
-    assert _pending(file) == 0
 
 
 def _pending(file: Path) -> int:

@@ -3,6 +3,7 @@
 import threading
 import time
 import warnings
+from pathlib import Path
 from typing import Any, TypedDict
 
 import anyio
@@ -12,9 +13,12 @@ import pytest
 from langgraph.graph import START, StateGraph
 from langgraph.runtime import Runtime
 from langgraph.store.memory import InMemoryStore
+from langgraph.store.sqlite import SqliteStore
 
 from deepfs.backends.store import StoreBackend
 from deepfs.errors import ErrorCode
+from deepfs.sync import run_sync
+from deepfs.testing.suite import assert_ok
 from deepfs.threads.locks import path_locks
 from support.files import stored
 
@@ -152,6 +156,14 @@ async def test_v1_writes_lines_and_refuses_binary_content() -> None:
     assert await store.aget(("fs",), "/b.bin") is None
 
 
+async def test_a_directory_emptied_by_another_process_does_not_exist() -> None:
+    store = InMemoryStore()
+    backend = StoreBackend(store, namespace=("fs",))
+    assert (await backend.awrite("/d/x.txt", "text")).ok
+    await store.adelete(("fs",), "/d/x.txt")
+    assert (await backend.awrite("/d", "a file now")).ok
+
+
 # --- cost ---
 
 
@@ -201,6 +213,16 @@ def test_a_store_or_a_subclass_that_may_wait_is_not_synchronous() -> None:
         assert backend.write("/a", "one").ok
         assert backend.read("/a").ok
     assert not StoreBackend(namespace=("n",)).is_synchronous
+
+
+def test_a_store_without_async_methods_works_in_sync_and_async_programs(tmp_path: Path) -> None:
+    with SqliteStore.from_conn_string(str(tmp_path / "store.db")) as store:
+        store.setup()
+        backend = StoreBackend(store, namespace=("n",))
+        assert backend.write("/a", "one").ok
+        assert run_sync(backend.aedit, "/a", "one", "two").ok
+        assert [match.path for match in assert_ok(backend.grep("two")).matches or []] == ["/a"]
+        assert store.get(("n",), "/a").value["content"] == "two"
 
 
 class TestBlockingOnPurpose:

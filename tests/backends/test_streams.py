@@ -111,6 +111,27 @@ async def test_a_large_file_is_streamed_in_little_memory(tmp_path: Path) -> None
     assert peak < 8 * MB
 
 
+async def test_uploads_keep_mode_bits_and_do_not_follow_links_outside(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    backend = FilesystemBackend(root)
+    await backend.awrite("/run.sh", "old")
+
+    def prepare() -> None:
+        (root / "run.sh").chmod(0o755)
+        (tmp_path / "outside").write_text("secret")
+        (root / "link").symlink_to(tmp_path / "outside")
+
+    await anyio.to_thread.run_sync(prepare)
+    assert (await backend.aupload_stream("/run.sh", chunks(b"new"))).error is None
+    assert (await backend.aupload_stream("/link", chunks(b"new"))).error == "permission_denied"
+    with pytest.raises(PermissionDeniedError, match="/link"):
+        await streamed(backend, "/link")
+    found = await anyio.to_thread.run_sync(
+        lambda: ((root / "run.sh").stat().st_mode, (tmp_path / "outside").read_text())
+    )
+    assert (found[0] & 0o777, found[1]) == (0o755, "secret")
+
+
 async def test_an_upload_that_is_buffered_in_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfer, "MAX_HELD_BYTES", 10)
     backend = MemoryBackend()

@@ -109,3 +109,10 @@ def test_concurrent_processes_lose_no_edit(tmp_path: Path) -> None:
     arguments = [(EXAMPLE, file, first * EDITS, (first + 1) * EDITS) for first in range(PROCESSES)]
     assert printed_at_once(CHILD, arguments) == ["ok"] * total
     assert _peek(file, "/log.txt") == "".join(f"({number})\n" for number in range(total)).encode()
+
+
+def test_errors_of_the_driver_become_results(tmp_path: Path) -> None:
+    (tmp_path / "broken.db").write_bytes(b"no database" * 100)
+    backend = example.SqliteBackend(tmp_path / "broken.db", "t")
+    for result in (backend.ls("/"), backend.read("/a"), backend.write("/a", "x"), backend.grep("x")):
+        assert (result.code, result.error) == ("backend_error", "Error: The storage failed (DatabaseError)")

@@ -290,14 +290,20 @@ CALLS: Final = (
 )
 
 
+_PARTS: Final = 6
+"""How many tests share the functions: with coverage each call takes several times longer."""
+
+
 def _steep_by_text(name: str, shapes: Sequence[str], sizes: Sequence[int]) -> Iterator[str]:
     for text in _texts(shapes):
         if steep := steep_growth(lambda size, text=text: partial(CALLS[name], text(size)), sizes):  # type: ignore[misc]
             yield f"{name}, {text(20)!r}: {steep}"
 
 
-def test_time_grows_with_the_text() -> None:
-    assert [steep for name in CALLS for steep in _steep_by_text(name, KINDS, SIZES[:2])] == []
+@pytest.mark.parametrize("part", range(_PARTS))
+def test_time_grows_with_the_text(part: int) -> None:
+    names = [*CALLS][part::_PARTS]
+    assert [steep for name in names for steep in _steep_by_text(name, KINDS, SIZES[:2])] == []
 
 
 @pytest.mark.stress

@@ -290,14 +290,20 @@ CALLS: Final = (
 )
 
 
+_PARTS: Final = 6
+"""How many tests share the functions: with coverage each call takes several times longer."""
+
+
 def _steep_by_text(name: str, shapes: Sequence[str], sizes: Sequence[int]) -> Iterator[str]:
     for text in _texts(shapes):
         if steep := steep_growth(lambda size, text=text: partial(CALLS[name], text(size)), sizes):  # type: ignore[misc]
             yield f"{name}, {text(20)!r}: {steep}"
 
 
-def test_time_grows_with_the_text() -> None:
-    assert [steep for name in CALLS for steep in _steep_by_text(name, KINDS, SIZES[:2])] == []
+@pytest.mark.parametrize("part", range(_PARTS))
+def test_time_grows_with_the_text(part: int) -> None:
+    names = [*CALLS][part::_PARTS]
+    assert [steep for name in names for steep in _steep_by_text(name, KINDS, SIZES[:2])] == []
 
 
 @pytest.mark.stress
@@ -313,8 +319,9 @@ def test_time_grows_with_the_number() -> None:
 
 
 @pytest.mark.parametrize("count", few_or_many(len(KINDS), len(SHAPES)))
-def test_what_is_too_long_for_the_loop_is_refused_at_once(count: int) -> None:
-    for name, made, size in product(PROMPT, _texts(SHAPES[:count]), (1_000, 2_000, 1_000_000)):
+@pytest.mark.parametrize("part", range(_PARTS))
+def test_what_is_too_long_for_the_loop_is_refused_at_once(part: int, count: int) -> None:
+    for name, made, size in product([*PROMPT][part::_PARTS], _texts(SHAPES[:count]), (1_000, 2_000, 1_000_000)):
         text, ratios = made(size), list[float]()
         for _ in range(5):
             ratios.append(seconds_of(partial(PROMPT[name], text)) / seconds_of(_count))

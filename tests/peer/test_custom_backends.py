@@ -193,7 +193,7 @@ def differences(case: Case, directory: Path) -> list[Difference]:
     ]
 
 
-@pytest.mark.parametrize("number", few_or_many(200, 2_000))
+@pytest.mark.parametrize("number", few_or_many(60, 2_000))
 def test_a_model_is_shown_the_same_of_a_class_of_ones_own(
     number: int, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:

@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from time import thread_time
 from typing import Final
 
@@ -71,8 +72,12 @@ _CACHING: Final = tuple(f"deepfs.{part}." for part in ("_langgraph", "sandboxes"
 def _empty_caches() -> None:
     re.purge()
     re2.purge()
-    for name, module in list(sys.modules.items()):
-        if name.startswith(_CACHING):
-            for value in vars(module).values():
-                if hasattr(value, "cache_clear"):
-                    value.cache_clear()
+    for clear in _clearing(len(sys.modules)):
+        clear()
+
+
+@lru_cache(maxsize=1)
+def _clearing(modules: int) -> list[Callable[[], None]]:
+    """What empties the caches of the modules that are loaded, looked for again when there are more."""
+    kept = [module for name, module in list(sys.modules.items()) if name.startswith(_CACHING)]
+    return [each.cache_clear for module in kept for each in vars(module).values() if hasattr(each, "cache_clear")]

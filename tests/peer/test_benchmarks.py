@@ -141,5 +141,5 @@ def test_a_run_replaces_the_stored_ones_or_joins_those_of_its_edition(tmp_path: 
     bench.record.quick = False
     for edition, beside, kept in ((1, False, 1), (2, True, 1), (2, True, 2), (2, False, 1)):
         bench.record.edition = edition
-        write(bench.record, tmp_path / "box", beside=beside)
-        assert len(stored(tmp_path)) == kept
+        path = write(bench.record, tmp_path / "box", beside=beside)
+        assert len(load(path)) == len(stored(tmp_path)) == kept

@@ -79,13 +79,16 @@ def run_tests(session: nox.Session, profile: str, *options: str) -> None:
 
 
 ON_OTHERS = (
-    "tests/backends/test_*_conformance.py",
+    "tests/backends/test_filesystem_conformance.py",
+    "tests/backends/test_sqlite_conformance.py",
+    "tests/backends/test_store_conformance.py",
     "tests/config",
     "tests/disk",
     "tests/langgraph",
     "tests/policy/test_layers.py",
     "tests/process",
     "tests/test_*.py",
+    "tests/testing/test_memory_conformance.py",
     "tests/text",
     "tests/threads",
 )

@@ -53,7 +53,7 @@ def check_installed(wheel: Path) -> None:
         first = next(code for code in programs(ROOT / "README.md") if "lang" not in code and "agent" not in code)
         agent = "\n".join(programs(ROOT / "docs/quickstart.md"))
         for extra, program in (("", first), ("[agents]", agent)):
-            command = [python, "-m", "pip", "install", "-q", f"{wheel.resolve()}{extra}"]
+            command = [str(python), "-m", "pip", "install", "-q", f"{wheel.resolve()}{extra}"]
             subprocess.run(command, cwd=directory, check=True)
             with TemporaryDirectory() as files:
                 subprocess.run([python, "-I", "-c", program], cwd=files, check=True)

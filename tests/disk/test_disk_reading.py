@@ -270,8 +270,9 @@ def test_a_version_is_valid_until_the_file_changes(
     disk.edit_file("/file", lambda data: data + b"2", if_match=known)
     with pytest.raises(ConflictError):
         disk.edit_file("/file", lambda data: data + b"3", if_match=known)
-    with pytest.raises(ConflictError):
-        disk.write_file("/file", b"3", if_match=known)
+    for path in ("/file", "/missing", "/missing/below"):
+        with pytest.raises(ConflictError):
+            disk.write_file(path, b"3", if_match=known)
     disk.write_file("/file", b"4", if_match=version(disk))
     assert (root / "file").read_bytes() == b"4"
 

@@ -394,7 +394,7 @@ def call_before(monkeypatch: pytest.MonkeyPatch, call: str, at: int, change: Cal
     monkeypatch.setattr(os, call, watched)
 
 
-SOMEWHERE = ["d", "d/" * 15 + "d"]
+SOMEWHERE = ["d", "d/d/d/d/d/d/d/d", "d/" * 15 + "d"]
 
 
 @pytest.mark.parametrize("where", SOMEWHERE)
@@ -509,6 +509,19 @@ def test_a_refused_transfer_changes_nothing(root: Path, disk: Disk, relocate: Ca
         assert str(caught.value) == str(error)
         assert tree(root.parent) == before, (src, dst)
         assert open_descriptors() == open_before, (src, dst)
+
+
+def test_copies_keep_links_and_refuse_special_files(root: Path, disk: Disk) -> None:
+    (root / "link").symlink_to("dir/sub")
+    disk.copy("/link", "/copy")
+    assert tree(root)["copy"] == "-> dir/sub"
+    assert disk.read_file("/copy/deep")[0] == b"22"
+    os.mkfifo(root / "dir" / "sub" / "fifo")
+    before = tree(root / "dir" / "sub")
+    with pytest.raises(PermissionDeniedError, match="'/dir/sub/fifo': it is not a regular file"):
+        disk.copy("/dir", "/new")
+    assert sorted(os.listdir(root)) == ["copy", "dir", "dir.txt", "link"]
+    assert tree(root / "dir" / "sub").keys() == before.keys()
 
 
 @pytest.fixture

@@ -512,7 +512,7 @@ def test_a_huge_gitignore_does_not_fail_or_delay_a_search(tmp_path: Path, conten
     files = {f"d{number}/{name}": b"needle" for number in range(300) for name in ("a.log", "b.txt")}
     root = write(tmp_path / "root", {**files, ".gitignore": content, "d7/.gitignore": b"*\n" + content})
     for engine in (Engine.HERE, Engine.RIPGREP):
-        found = grep(root, "needle", engine=engine, ignore="git", timeout=30, max_bytes=10**6)
+        found = grep(root, "needle", engine=engine, ignore="git", timeout=150, max_bytes=10**6)
         assert not found.truncated
         assert "/d1/b.txt" in paths_of(found)
 

@@ -31,7 +31,7 @@ from deepfs.policy.limits import QuotaBackend
 from deepfs.policy.permissions import FilesystemPermission, PermissionedBackend
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
 from deepfs.sandboxes.landlock import LandlockSandbox
-from deepfs.text.access import access_at
+from deepfs.text.access import AccessScope, Role, access_at, current_access, permits
 from deepfs.text.entries import EntryChange, TreeListing
 from deepfs.types import FileDownloadResponse, ReadResult
 from support.disks import tree
@@ -412,3 +412,15 @@ async def test_a_large_file_that_is_copied_to_another_mount_is_judged_where_it_i
     copied = await backend.acopy("/disk/link/large", "/other/secret")
     assert copied.code == "permission_denied"
     assert not await in_thread((other / "secret").exists)
+
+
+def test_what_lies_outside_of_the_root_of_a_layer_is_refused_also_where_paths_stay_the_same() -> None:
+    with AccessScope(AllowsAll()), access_at("/a", "/a"):
+        assert permits(current_access(), "/a/file")
+        assert not permits(current_access(), "/b")
+
+
+class AllowsAll:
+    """An access check that refuses nothing."""
+
+    def check(self, path: str, role: Role, shown: str) -> None: ...

@@ -62,8 +62,9 @@ def test_items_can_be_taken_out() -> None:
     queue.remove(Item("a", 1))
     queue.remove(Item("b", 1))
     assert served(queue) == items("a2")
-    for item in items("a3 b1"):
+    for item in items("a3 a4 b1"):
         queue.put(item)
+    queue.remove(Item("a", 4))
     with pytest.raises(ValueError, match="not in deque"):
         queue.remove(Item("b", 2))
     with pytest.raises(KeyError):

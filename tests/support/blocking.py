@@ -40,6 +40,8 @@ _IMPORTING: Final = ("<frozen importlib._bootstrap>", "_find_and_load")
 _RULES_OF_DEEPAGENTS: Final = ("deepagents/middleware/filesystem.py", "_resolve_real_path")
 """This function of deepagents resolves links on the event loop, by a sync method of the backend."""
 
+_COVERAGE: Final = ("coverage/inorout.py", "should_trace")
+"""When branches are counted, coverage looks at a file when the first line of it runs."""
 
 _THREAD_OF_FSSPEC: Final = "fsspecIO"
 """The thread with the event loop of fsspec, on which drivers such as s3fs read files of configuration."""
@@ -67,7 +69,7 @@ def no_blocking() -> Iterator[None]:
     for name in _ALSO_BLOCKING:
         guard.functions[name] = BlockBusterFunction(None, name).can_block_in(*_IMPORTING)
     for function in guard.functions.values():
-        function.can_block_in(*_RULES_OF_DEEPAGENTS)
+        function.can_block_in(*_RULES_OF_DEEPAGENTS).can_block_in(*_COVERAGE)
     with patch("blockbuster.blockbuster.asyncio", _Loops):
         guard.activate()
         try:

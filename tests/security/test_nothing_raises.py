@@ -10,8 +10,12 @@ from langgraph.store.memory import InMemoryStore
 
 from deepfs.backends.composite import CompositeBackend
 from deepfs.backends.filesystem import FilesystemBackend
+from deepfs.backends.fsspec import FsspecBackend
 from deepfs.backends.local_shell import LocalShellBackend
 from deepfs.backends.memory import MemoryBackend
+from deepfs.backends.object_store import ObjectStoreBackend
+from deepfs.backends.postgres import PostgresBackend
+from deepfs.backends.sqlite import SqliteBackend
 from deepfs.backends.state import StateBackend
 from deepfs.backends.store import StoreBackend
 from deepfs.compat.factories import FactoryBackend
@@ -25,8 +29,10 @@ from deepfs.policy import (
     ReadOnlyBackend,
 )
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
+from support.fsspec_memory import AsyncMemory
 from support.fuzzing import fuzz, seed_of
 from support.graphs import InNode, open_node
+from support.postgres_files import fresh_namespace
 from support.promises import keeps
 from support.sandboxes import LocalSandbox
 
@@ -66,6 +72,9 @@ BACKENDS: dict[str, Make] = {
     "state": lambda root, stack: InNode(StateBackend(), stack.enter_context(open_node())),
     "store": _store,
     "store of lists": lambda root, stack: StoreBackend(InMemoryStore(), namespace=("fs",), file_format="v1"),
+    "sqlite": lambda root, stack: stack.enter_context(SqliteBackend(root.with_name("files.db"))),
+    "objects": lambda root, stack: ObjectStoreBackend("memory://"),
+    "fsspec": lambda root, stack: FsspecBackend(AsyncMemory()),
     "disk": lambda root, stack: FilesystemBackend(root),
     "disk with ignored files": lambda root, stack: FilesystemBackend(root, ignore="git"),
     "shell": lambda root, stack: LocalShellBackend(root, timeout=20),
@@ -102,3 +111,9 @@ def test_no_call_of_a_backend_raises(kind: str, tmp_path: Path, stack: ExitStack
 def test_no_call_of_a_sandbox_raises(kind: str, tmp_path: Path, stack: ExitStack, pytestconfig: pytest.Config) -> None:
     (tmp_path / "root").mkdir()
     fuzz(SLOW[kind](tmp_path / "root", stack), seed_of(pytestconfig), 200, str(tmp_path))
+
+
+@keeps("have no result to carry an error")
+def test_no_call_of_a_database_raises(postgres_files_dsn: str, pytestconfig: pytest.Config) -> None:
+    with PostgresBackend(postgres_files_dsn, fresh_namespace()) as backend:
+        fuzz(backend, seed_of(pytestconfig), 500, postgres_files_dsn)

@@ -380,6 +380,18 @@ def _pending(file: Path) -> int:
     return len(rows(file, "SELECT id FROM pending"))
 
 
+def test_many_changes_are_indexed_at_once(backend: SqliteBackend, file: Path) -> None:
+    for number in range(62):
+        assert backend.write(f"/few/{number}.txt", "a few words").ok
+    assert _pending(file) == 63
+    assert backend.write("/few/last.txt", "a few words").ok
+    assert _pending(file) == 0
+    assert backend.write("/large.txt", "words " * 40_000).ok
+    assert _pending(file) == 1
+    assert backend.upload_files([(f"/large/{number}.txt", b"words " * 40_000) for number in range(5)])[0].error is None
+    assert _pending(file) == 0
+
+
 def _index(file: Path) -> None:
     for statement in schema._INDEX_PENDING:
         rows(file, statement, (schema._LAST_ID,))

@@ -245,3 +245,27 @@ class TestBlockingOnPurpose:
         assert held.wait(10)
         assert backend.write("/a", "x").ok
         thread.join()
+
+
+class CountingStore(InMemoryStore):
+    """Counts searches; each search fetches a whole namespace."""
+
+    searches = 0
+
+    async def abatch(self, ops: Any) -> list[Any]:
+        operations = list(ops)
+        self.searches += sum(hasattr(operation, "namespace_prefix") for operation in operations)
+        return await super().abatch(operations)
+
+
+async def test_creating_files_lists_the_namespace_once() -> None:
+    store = CountingStore()
+    backend = StoreBackend(store, namespace=("fs",))
+    for number in range(20):
+        assert (await StoreBackend(store, namespace=("fs",)).awrite(f"/d/{number}.txt", "text")).ok
+        assert (await backend.aedit(f"/d/{number}.txt", "text", "more")).ok
+        assert (await backend.aread(f"/d/{number}.txt")).ok
+    assert store.searches == 1
+    assert (await backend.awrite("/d", "no file")).code is ErrorCode.IS_DIRECTORY
+    await backend.adelete("/d")
+    assert (await backend.awrite("/d", "a file now")).ok

@@ -1,7 +1,7 @@
 """A tree over flat storage: which directories a set of file paths implies, and what each operation changes in it.
 
 Flat storage maps path → file. The functions here are pure: they take the files that an operation looked up and return
-its result, or the `Change`s to store; `backends/flat.py` does the fetching and storing.
+its result, or the `Change`s to store; `storage/` does the fetching and storing.
 
 A storage may also hold other data. A key that is not a normalised path has no place in the tree, so it is ignored. A
 malformed record at a valid path is listed by its path, and can be replaced or deleted.

@@ -128,8 +128,7 @@ def test_no_colours_and_140_columns(place: Path) -> None:
         terminal.type("r", after=KEYS)
         terminal.type("\n", after="Why?")
         terminal.type("aaa", after=KEYS)  # Pasted text is no answer.
-        terminal.type("\x03", after="")
-        assert terminal.status() == 130
+        assert terminal.interrupt_to_the_end() == 130
     assert "before I change any of them, as a careful editor has to.\n" in terminal.screen
     assert re.search(rb"\x1b\[[0-9;]*m", terminal.written) is None
     (place / "script.toml").write_text('[[turn]]\ntext = "Tidied."\n')

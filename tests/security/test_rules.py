@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -105,7 +105,11 @@ async def denies_all(backend: BackendProtocol, root: Path, is_flipping: Callable
 
 def restore(root: Path) -> None:
     """Undo what a call did beside `denied`, once it is seen that it took nothing from there."""
-    beside = {name: content for name, content in tree(root).items() if not name.startswith("denied")}
+    found = None
+    while found is None:
+        with suppress(FileNotFoundError):  # The link that flips has a new name between a listing and a look.
+            found = tree(root)
+    beside = {name: content for name, content in found.items() if not name.startswith("denied")}
     assert "SECRET" not in repr(beside.values())
     for made in {root / name.partition("/")[0] for name in beside} - {root / "link", root / ".new"}:
         shutil.rmtree(made) if made.is_dir() else made.unlink()

@@ -27,7 +27,7 @@ from deepfs.policy import rules
 from deepfs.process import Kept
 from deepfs.sandboxes import answers, network, wire
 from deepfs.search import gitignore, globs, literals, query
-from deepfs.search.request import FileFilter, GlobRequest, GrepRequest, GrepScan, query_of
+from deepfs.search.request import FileFilter, GlobRequest, GrepRequest, GrepScan
 from deepfs.text import arguments as given
 from deepfs.text import edits, entries, flat_tree, lines, media, paths, records, visible
 from deepfs.text.entries import TreeEntry, TreeListing
@@ -81,7 +81,7 @@ def _as_data(text: str) -> Any:
 
 
 def _search(pattern: str, text: str, **options: Any) -> object:
-    return query.search(query.compile_query(pattern, **options), "/a", text)
+    return query.search(query.compile_query(GrepRequest(pattern, **options)), "/a", text)
 
 
 def _read(text: str) -> ReadResult:
@@ -127,7 +127,7 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     "visible.fence": lambda text: visible.fence("a", text),
     "visible.without_tags": lambda text: visible.without_tags(text, "a"),
     "arguments.path_list": lambda text: given.path_list(text.split("/")),
-    "query.compile_query regex": lambda text: query.compile_query(text, regex=True),
+    "query.compile_query regex": lambda text: query.compile_query(GrepRequest(text, regex=True)),
     "query.search": lambda text: _search("a", text),
     "query.search for two lines": lambda text: _search("a\na", text, context_lines=2),
     "query.search regex": lambda text: _search(r"(a|b)*c", text, regex=True),
@@ -148,7 +148,7 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     "rendering.matches": lambda text: rendering.matches(_grep_result(text), "content"),
     "rendering.entries": lambda text: rendering.entries([FileInfo(path=f"/{text}", is_dir=False, size=1)]),
     "rendering.no_file": lambda text: rendering.no_file("/", text),
-    "rendering.no_line": lambda text: rendering.no_line(text, "/", text, is_whole=True, regex=False, ignore_case=False),
+    "rendering.no_line": lambda text: rendering.no_line(GrepRequest(text, None, text), "/", is_whole=True),
     "rendering.render_error": lambda text: rendering.render_error(errors.NotFoundError(text)),
     "rendering.closest": lambda text: rendering.closest(text, [text[1:], *text.split("/")]),
     "prompts.check_template": lambda text: prompts.check_template(text, ["x"]),
@@ -182,8 +182,7 @@ PROMPT: Final[dict[str, Callable[[str], object]]] = {
     "globs.compile_glob": lambda text: globs.compile_glob(text).may_enter("a"),
     "globs.compile_tree": lambda text: globs.compile_tree(f"/{text}"),
     "reference._matcher": lambda text: anyio.run(partial(reference._matcher, [text], anywhere=True)),
-    "query.compile_query": query.compile_query,
-    "request.query_of": lambda text: query_of(GrepRequest(text)),
+    "query.compile_query": lambda text: query.compile_query(GrepRequest(text)),
     "literals.required_text": lambda text: literals.required_text(GrepRequest(text, regex=True)),
     "literals.path_needs": lambda text: literals.path_needs(FileFilter(GlobRequest(text))),
     "literals.folds_case": lambda text: literals.folds_case(GrepRequest(text, ignore_case=True)),

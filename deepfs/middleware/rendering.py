@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import DeepFSError, ErrorCode, InvalidContentError, NoMatchError, NotFoundError
+from deepfs.operations import Grep
 from deepfs.process import stop_note, time_up
 from deepfs.text.paths import ancestors, join, normalize, relative
 from deepfs.text.visible import ESCAPES_NOTE, display_path, escape_controls, fence, one_line, output_text
@@ -456,21 +457,22 @@ _OPTIONS: Final = re.compile(r"(?:--?[A-Za-z][\w-]* )+\S")
 _QUOTES: Final = ("'", '"', "`")
 
 
-def no_line(pattern: str, path: str, glob: str, *, is_whole: bool, regex: bool, ignore_case: bool) -> str:
+def no_line(request: Grep, path: str, *, is_whole: bool) -> str:
     """The note for a search without a match: where it looked, and what else to try."""
+    pattern, glob = request.pattern, request.glob
     files = f" in files {one_line(glob, 60)}" if glob else ""
-    kind = "matches the expression" if regex else "contains the text"
+    kind = "matches the expression" if request.regex else "contains the text"
     searched = "No line" if is_whole else "No line of what was searched"
     tried = f"[{searched} under {path}{files} {kind} {one_line(pattern, 100)}"
-    if not regex and _REGEX.search(pattern):
+    if not request.regex and _REGEX.search(pattern):
         return f"{tried}, taken literally. For a regular expression set regex=true]"
     if _OPTIONS.match(pattern):
         return f"{tried}. Give options as arguments of their own, not in the pattern]"
     if pattern[:1] in _QUOTES and pattern[:1] == pattern[-1:]:
         return f"{tried}. Leave out the quotes unless the text has them]"
-    if literal := literal_brackets(glob):
+    if literal := literal_brackets(glob or ""):
         return f"{tried}. {literal}]"
-    if not ignore_case and pattern.lower() != pattern.upper() and not pattern.startswith("(?i"):
+    if not request.ignore_case and pattern.lower() != pattern.upper() and not pattern.startswith("(?i"):
         return f"{tried}. Case matters unless ignore_case is set]"
     return f"{tried}]"
 

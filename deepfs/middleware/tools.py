@@ -37,6 +37,7 @@ from deepfs.middleware.rendering import (
     render_error,
     render_rows,
 )
+from deepfs.operations import Grep
 from deepfs.search.query import MAX_LINE, compile_query
 from deepfs.sync import call_sync
 from deepfs.text import paths
@@ -44,7 +45,7 @@ from deepfs.text.arguments import check_integer, check_number
 from deepfs.text.lines import check_text
 from deepfs.text.media import MAX_MEDIA_BYTES
 from deepfs.text.visible import display_path, one_line
-from deepfs.types import ExecuteResponse, GrepMatch, Result, error_behind, error_from
+from deepfs.types import ExecuteResponse, GrepMatch, GrepResult, Result, error_behind, error_from
 
 __all__ = [
     "MAX_MEDIA_BYTES",
@@ -267,15 +268,16 @@ class FileOperations:
         lines, most = context_lines if in_content else 0, max_count or self._limits.grep_count
         # Without a path, rules that deny the root leave what they allow beneath it.
         where = None if path == "/" else path
-        result = await self.backend.agrep(pattern, where, glob or None, context_lines=lines, max_count=most, **options)
+        request = Grep(pattern, where, glob or None, context_lines=lines, max_count=most, **options)
+        result: GrepResult = await self.backend.arun(request)
         better = _in_brackets(result, glob)
-        if options["regex"] and result.code is ErrorCode.INVALID_PATTERN:
+        if request.regex and result.code is ErrorCode.INVALID_PATTERN:
             better = Advice("Correct the pattern, or set regex=false to find plain text.")
-        elif options["regex"] and result.code is ErrorCode.UNSUPPORTED:
+        elif request.regex and result.code is ErrorCode.UNSUPPORTED:
             better = Advice("Set regex=false to find plain text.")
         failed = await self._partial("grep", result, result.matches, path, better)
         found = result.matches or ()
-        places = await self._places(found, partial(_finder, pattern, **options)) if in_content else {}
+        places = await self._places(found, partial(_finder, request)) if in_content else {}
         rows = matches(result, output_mode, lambda match: places.get((match.path, match.line), TextPlace(match.text)))
         advice = "narrow path, glob or pattern"
         more = ""
@@ -289,7 +291,7 @@ class FileOperations:
             skipped = f"{number} not searched: binary, too large or not readable"
         if not rows and not failed:
             is_whole = not skipped and not result.truncated
-            rows = [no_line(pattern, _absolute(path), glob, is_whole=is_whole, **options)]
+            rows = [no_line(request, _absolute(path), is_whole=is_whole)]
         return ToolAnswer(render_rows(rows, self._chars, more, skipped, failed, advice=advice), result)
 
     async def delete(self, file_path: str) -> ToolAnswer:
@@ -380,10 +382,10 @@ def _from_root(path: str) -> str:
     return path if path.startswith("/") else f"/{path.removeprefix('./')}"
 
 
-def _finder(pattern: str, *, regex: bool, ignore_case: bool) -> Callable[[str], int | None]:
+def _finder(request: Grep) -> Callable[[str], int | None]:
     """A function that returns where the first match in a line starts; None if that is not known."""
     try:
-        regexp = compile_query(pattern, regex=regex, ignore_case=ignore_case).regexp
+        regexp = compile_query(request).regexp
     except DeepFSError:  # The backend reads the pattern in its own way.
         return lambda line: None
     work = _MAX_WORK
@@ -395,7 +397,7 @@ def _finder(pattern: str, *, regex: bool, ignore_case: bool) -> Callable[[str], 
         if work < 0:
             return None
         if regexp is None:
-            return None if (start := line.find(pattern)) < 0 else start
+            return None if (start := line.find(request.pattern)) < 0 else start
         match = regexp.search(content)
         return None if match is None else len(content[: match.start()].decode("utf-8", "ignore"))
 

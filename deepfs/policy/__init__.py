@@ -3,7 +3,7 @@
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.policy.changes import ChangePolicy, PlannedChange
 from deepfs.policy.history import HistoryBackend, Version
-from deepfs.policy.hooks import AfterHook, BeforeHook, Call, HookedBackend, without_contents
+from deepfs.policy.hooks import AfterHook, BeforeHook, Call, HookedBackend, map_contents, without_contents
 from deepfs.policy.limits import QuotaBackend, RateLimit, RateLimitError, ReadOnlyBackend, Usage
 from deepfs.policy.observing import AuditedBackend, AuditRecord, TracedBackend
 from deepfs.policy.permissions import ApprovalNeededError, DeniedError, PermissionedBackend, as_approved
@@ -35,5 +35,6 @@ __all__ = [
     "as_approved",
     "decide",
     "decide_beneath",
+    "map_contents",
     "without_contents",
 ]

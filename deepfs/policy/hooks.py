@@ -1,18 +1,20 @@
 """Hooks that run before and after operations, and the operation that they get as data."""
 
 import inspect
+from base64 import b64decode, b64encode
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from deepfs._brief import struct_repr
 from deepfs.backends.answers import complete_answer
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.wrapper import WrapperBackend
-from deepfs.errors import DeepFSError
+from deepfs.errors import DeepFSError, NoMatchError
 from deepfs.operations import (
     ChangeEntries,
     DownloadFiles,
@@ -26,7 +28,20 @@ from deepfs.operations import (
 from deepfs.text import paths
 from deepfs.text.access import without_access_check
 from deepfs.text.arguments import check_callable, check_callables
-from deepfs.types import FileDownloadResponse
+from deepfs.types import (
+    EditResult,
+    ExecuteResponse,
+    FileDataV1,
+    FileDataV2,
+    FileDownloadResponse,
+    GrepMatch,
+    GrepResult,
+    ReadRawResult,
+    ReadResult,
+    error_behind,
+    failure,
+    replace_fields,
+)
 
 CHANGES: Final = frozenset({"write", "edit", "delete", "move", "copy", "upload_files"})
 """The operations that change files, without `execute`: what a command changes is not known."""
@@ -209,6 +224,64 @@ class HookedBackend(WrapperBackend):
             return await self._notify(call, response)
         except DeepFSError as error:
             return batch.item(call.arguments["path"], error=error.code.value)
+
+
+# --- contents in results ---
+
+
+def map_contents(result: T, change: Callable[[str], str]) -> T:
+    """A copy of a result that shows other contents of files, as an `after` hook or a layer returns it.
+
+    It covers all ways in which contents leave a backend: reads, the lines of matches and those beside them, downloads,
+    the output of commands, and the lines that a failed edit shows. A search for a text that `change` hides still tells
+    where it is.
+
+    Args:
+        result: The result of any operation, of one item of a batch, or of a whole batch.
+        change: Returns the text to show for a text: a window of a file, one line, or a whole file. Bytes that are no
+            UTF-8 come as surrogates (`surrogateescape`), and go back the same way.
+
+    Returns:
+        The copy; `result` itself where no contents are in it.
+    """
+    shown: Any = result
+    match result:
+        case ReadResult(file_data=data) if data is not None:
+            shown = replace_fields(result, file_data=_map_data(data, change))
+        case ReadRawResult(data=data) if data is not None:
+            shown = replace_fields(result, data=_map_data(data, change))
+        case GrepResult(matches=list(matches)):
+            shown = replace_fields(result, matches=[_map_match(match, change) for match in matches])
+        case EditResult() if isinstance(error := error_behind(result), NoMatchError) and error.hint:
+            error = NoMatchError(error.path or "", change(error.hint), is_decorated=error.is_decorated)
+            shown = failure(EditResult, error)
+        case FileDownloadResponse(content=bytes(content)):
+            shown = replace(result, content=_map_bytes(content, change))
+        case ExecuteResponse():
+            shown = replace(result, output=change(result.output))
+        case list():
+            shown = [map_contents(item, change) for item in result]
+    return cast("T", shown)
+
+
+def _map_data(data: FileDataV1 | FileDataV2, change: Callable[[str], str]) -> FileDataV1 | FileDataV2:
+    if isinstance(data, FileDataV1):
+        return replace(data, content=change("\n".join(data.content)).split("\n"))
+    if data.encoding == "utf-8":
+        return replace(data, content=change(data.content))
+    return replace(data, content=b64encode(_map_bytes(b64decode(data.content), change)).decode())
+
+
+def _map_bytes(content: bytes, change: Callable[[str], str]) -> bytes:
+    return change(content.decode(errors="surrogateescape")).encode(errors="surrogateescape")
+
+
+def _map_match(match: GrepMatch, change: Callable[[str], str]) -> GrepMatch:
+    before, after = (
+        None if beside is None else [replace(line, text=change(line.text)) for line in beside]
+        for beside in (match.context_before, match.context_after)
+    )
+    return replace(match, text=change(match.text), context_before=before, context_after=after)
 
 
 def _call_of_item(one: UploadFiles | DownloadFiles) -> Call:

@@ -37,7 +37,7 @@ _MAX_SET: Final = 4
 
 
 def required_text(request: GrepRequest) -> tuple[Clause, ...]:
-    """Return what the content of every file that `query_of(request)` finds must contain.
+    """Return what the content of every file that `compile_query(request)` finds must contain.
 
     Args:
         request: The search. Its pattern may be invalid; then the answer means nothing.

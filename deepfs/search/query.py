@@ -15,6 +15,7 @@ from typing import AnyStr, Generic, NamedTuple, Protocol
 from msgspec import Struct
 
 from deepfs.errors import InvalidPatternError, NotSupportedError, clip
+from deepfs.operations import Grep
 from deepfs.text import media
 from deepfs.text.lines import BOM, decode, is_text
 from deepfs.threads.deadline import Deadline
@@ -132,14 +133,13 @@ class FileHits(Struct, frozen=True):
     skipped: bool = False
 
 
-def compile_query(
-    pattern: str, *, regex: bool = False, ignore_case: bool = False, context_lines: int = 0, max_line: int = MAX_LINE
-) -> Query:
-    """Compile a query for the lines with `pattern`, each clipped to `max_line` characters, with `context_lines` around.
+def compile_query(request: Grep, max_line: int = MAX_LINE) -> Query:
+    """Compile the query to search each file with, whose lines are clipped to `max_line` characters.
 
     An empty pattern matches each line. Raises InvalidPatternError for a pattern that no line can contain, for an
     invalid RE2 expression, and for `context_lines` out of range; NotSupportedError for an expression without RE2.
     """
+    pattern, context_lines = request.pattern, request.context_lines
     if "\n" in pattern:
         raise InvalidPatternError(pattern, "it holds a line break, but the search is by line.", kind="search pattern")
     if not is_text(pattern):
@@ -147,8 +147,8 @@ def compile_query(
     if not 0 <= context_lines <= MAX_CONTEXT_LINES:
         reason = f"context_lines must be from 0 to {MAX_CONTEXT_LINES}, not {context_lines}."
         raise InvalidPatternError(pattern, reason, kind="search")
-    regexp = _compile_re2(pattern, regex=regex, ignore_case=ignore_case) if regex or ignore_case else None
-    by_line = regex and _ONLY_BY_LINE.search(pattern) is not None
+    regexp = _compile_re2(request) if request.regex or request.ignore_case else None
+    by_line = request.regex and _ONLY_BY_LINE.search(pattern) is not None
     return Query(pattern, pattern.encode(), context_lines, max_line, regexp, by_line)
 
 
@@ -239,7 +239,8 @@ def _text(data: bytes | str) -> str | None:
 # --- regular expressions ---
 
 
-def _compile_re2(pattern: str, *, regex: bool, ignore_case: bool) -> Regexp:
+def _compile_re2(request: Grep) -> Regexp:
+    pattern, regex = request.pattern, request.regex
     try:
         re2 = import_module("re2")
     except ImportError as error:
@@ -250,7 +251,7 @@ def _compile_re2(pattern: str, *, regex: bool, ignore_case: bool) -> Regexp:
     options.log_errors = False
     options.never_nl = True
     options.never_capture = True
-    options.case_sensitive = not ignore_case
+    options.case_sensitive = not request.ignore_case
     options.literal = not regex
     try:
         compiled: Regexp = re2.compile(f"(?m){pattern}" if regex else pattern, options)

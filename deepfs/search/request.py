@@ -25,7 +25,6 @@ __all__ = [
     "PathFilter",
     "SearchRequest",
     "glob_result",
-    "query_of",
 ]
 
 
@@ -39,16 +38,6 @@ MAX_GREP_CHARS = 32 * 1024 * 1024
 """The most characters of all lines in the result of a grep, context lines included."""
 SEARCH_SECONDS = 60.0
 """Seconds after which a search ends with a `truncated` result, if its backend sets no other limit."""
-
-
-def query_of(request: GrepRequest) -> Query:
-    """Compile the query to search each file with. Raises InvalidPatternError."""
-    return compile_query(
-        request.pattern,
-        regex=request.regex,
-        ignore_case=request.ignore_case,
-        context_lines=request.context_lines,
-    )
 
 
 class FileFilter:
@@ -127,7 +116,7 @@ class GrepScan:
     deadline: Deadline
 
     def __init__(self, request: GrepRequest, files: FileFilter, max_bytes: int = MAX_SEARCHED_BYTES) -> None:
-        self.query: Query = query_of(request)
+        self.query: Query = compile_query(request)
         self.files: FileFilter = files
         self.is_limited: bool = request.max_count is not None
         most = MAX_GREP_LINES // (1 + 2 * request.context_lines)

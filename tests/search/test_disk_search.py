@@ -275,7 +275,7 @@ _TEXT = st.lists(
 )
 @example(text="\ufeff" * 2 + "ab\r\r\n😀😀😀😀ab", needle="ab", limit=None, name="/a.txt")
 def test_plain_searches_find_the_same_as_general_ones(text: str, needle: str, limit: int | None, name: str) -> None:
-    query, general = (compile_query(needle, max_line=4, context_lines=count) for count in (0, 1))
+    query, general = (compile_query(GrepRequest(needle, context_lines=count), max_line=4) for count in (0, 1))
     assert query.is_plain
     for data in (text, text.encode("utf-8", "surrogatepass"), text.encode("utf-16", "surrogatepass")):
         expected = search(general, name, data, limit)

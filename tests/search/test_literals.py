@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from deepfs.errors import InvalidPatternError
 from deepfs.search.globs import MAX_PATTERN
 from deepfs.search.literals import Clause, PathNeeds, folds_case, path_needs, required_text
-from deepfs.search.query import search
-from deepfs.search.request import FileFilter, GlobRequest, GrepRequest, query_of
+from deepfs.search.query import compile_query, search
+from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
 
 KELVIN, LONG_S, BOM = "\u212a", "\u017f", "\ufeff"
 
@@ -129,7 +129,7 @@ def test_case_is_folded_if_a_part_ignores_it() -> None:
 def test_only_k_and_s_match_letters_beyond_ascii() -> None:
     everything = "".join(map(chr, [*range(0x80, 0xD800), *range(0xE000, 0x110000)]))
     for letter in "abcdefghijklmnopqrstuvwxyz":
-        found = search(query_of(GrepRequest(letter, ignore_case=True)), "/f", everything).matches
+        found = search(compile_query(GrepRequest(letter, ignore_case=True)), "/f", everything).matches
         assert bool(found) is (letter in "ks"), letter
 
 
@@ -137,7 +137,7 @@ def check(request: GrepRequest, content: bytes) -> bool:
     """Check the clauses if the request finds a match; returns whether it does."""
     clauses = required_text(request)
     try:
-        hits = search(query_of(request), "/f", content)
+        hits = search(compile_query(request), "/f", content)
     except InvalidPatternError:
         return False
     if not hits.matches and not hits.skipped:

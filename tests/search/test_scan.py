@@ -5,6 +5,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from deepfs.errors import InvalidPatternError
+from deepfs.operations import Grep
 from deepfs.search.query import FileHits, Query, compile_query, search
 from deepfs.text.lines import BOM
 from deepfs.types import ContextLine, GrepMatch
@@ -51,7 +52,7 @@ def grep(query: Query, data: bytes | str, limit: int | None = None) -> list[tupl
 @given(files, literals)
 def test_a_literal_finds_the_lines_that_contain_it(content: str, pattern: str) -> None:
     expected = [(number, line) for number, line in enumerate(split_lines(content), 1) if pattern in line]
-    query = compile_query(pattern)
+    query = compile_query(Grep(pattern))
     assert grep(query, content) == expected
     assert grep(query, content.encode()) == expected
 
@@ -61,7 +62,7 @@ def test_a_literal_can_ignore_case(content: str, pattern: str) -> None:
     expected = [
         (number, line) for number, line in enumerate(split_lines(content), 1) if pattern.casefold() in line.casefold()
     ]
-    query = compile_query(pattern, ignore_case=True)
+    query = compile_query(Grep(pattern, ignore_case=True))
     assert grep(query, content) == grep(query, content.encode()) == expected
 
 
@@ -73,13 +74,13 @@ def test_a_regex_finds_the_lines_that_re_finds(content: str, pattern: str, ignor
     # Before Python 3.14, `\B` of `re` does not match an empty text, but that of RE2 does.
     assume(not (r"\B" in pattern and "" in split_lines(content)))
     expected = [(number, line) for number, line in enumerate(split_lines(content), 1) if oracle.search(line)]
-    query = compile_query(pattern, regex=True, ignore_case=ignore_case)
+    query = compile_query(Grep(pattern, regex=True, ignore_case=ignore_case))
     assert grep(query, content) == grep(query, content.encode()) == expected
 
 
 @given(files, literals, st.integers(0, 4))
 def test_the_limit_keeps_the_first_matches(content: str, pattern: str, limit: int) -> None:
-    query = compile_query(pattern)
+    query = compile_query(Grep(pattern))
     assert grep(query, content, limit) == grep(query, content)[:limit]
 
 
@@ -91,7 +92,7 @@ def test_context_lines_surround_the_match(content: str, pattern: str, count: int
         for at, line in enumerate(lines)
         if pattern in line.text
     ]
-    assert search(compile_query(pattern, context_lines=count), "/f", content).matches == expected
+    assert search(compile_query(Grep(pattern, context_lines=count)), "/f", content).matches == expected
 
 
 # --- by line ---
@@ -122,16 +123,16 @@ def test_a_regex_sees_one_line_at_a_time() -> None:
     assert [
         (pattern, content, lines)
         for pattern, content, lines in ONE_LINE
-        if [line for line, _ in grep(compile_query(pattern, regex=True), content)] != lines
+        if [line for line, _ in grep(compile_query(Grep(pattern, regex=True)), content)] != lines
     ] == []
 
 
 @pytest.mark.parametrize("regex", [False, True])
 def test_long_lines_are_clipped_by_characters(regex: bool) -> None:
     long = "é" * 6000
-    (match,) = search(compile_query("é", regex=regex), "/f", f"{long}\n").matches
+    (match,) = search(compile_query(Grep("é", regex=regex)), "/f", f"{long}\n").matches
     assert match.text == "é" * 5000
-    (match,) = search(compile_query("é", regex=regex, max_line=3), "/f", long.encode()).matches
+    (match,) = search(compile_query(Grep("é", regex=regex), max_line=3), "/f", long.encode()).matches
     assert match.text == "ééé"
 
 
@@ -142,13 +143,13 @@ def test_a_binary_file_counts_as_skipped_only_if_it_would_match(subtests: pytest
     for data in [b"\0needle", b"needle\xff", b"\xff\xfeneedle\n", "needle\0", "needle\ud800"]:
         for options in [{}, {"regex": True}, {"ignore_case": True}]:
             with subtests.test(options=options, data=data):
-                assert search(compile_query("needle", **options), "/f", data) == FileHits(skipped=True)
-                assert search(compile_query("absent", **options), "/f", data) == FileHits()
+                assert search(compile_query(Grep("needle", **options)), "/f", data) == FileHits(skipped=True)
+                assert search(compile_query(Grep("absent", **options)), "/f", data) == FileHits()
 
 
 def test_a_file_with_a_binary_name_is_binary() -> None:
-    assert search(compile_query("a"), "/f.png", "a") == FileHits(skipped=True)
-    assert search(compile_query("b"), "/f.png", "a") == FileHits()
+    assert search(compile_query(Grep("a")), "/f.png", "a") == FileHits(skipped=True)
+    assert search(compile_query(Grep("b")), "/f.png", "a") == FileHits()
 
 
 # --- queries ---
@@ -158,13 +159,13 @@ def test_a_pattern_that_no_line_can_contain_is_refused() -> None:
     for pattern in ["a\nb", "\n", "a\0", "\ud800"]:
         for regex in [False, True]:
             with pytest.raises(InvalidPatternError, match=r"^Error: Invalid search pattern: it holds"):
-                compile_query(pattern, regex=regex)
+                compile_query(Grep(pattern, regex=regex))
 
 
 @pytest.mark.parametrize("pattern", ["(", "[a", "*a", "a(?=b)", r"(a)\1", "a{2000}", "x" * 1_000_000])
 def test_an_invalid_regex_is_refused(pattern: str, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(InvalidPatternError, match=r"^Invalid regex pattern: [^:]") as raised:
-        compile_query(pattern, regex=True)
+        compile_query(Grep(pattern, regex=True))
     assert "(?m)" not in str(raised.value)
     assert capfd.readouterr() == ("", "")
 
@@ -172,7 +173,7 @@ def test_an_invalid_regex_is_refused(pattern: str, capfd: pytest.CaptureFixture[
 def test_context_lines_have_a_range() -> None:
     for context_lines in [-1, 1001]:
         with pytest.raises(InvalidPatternError, match=f"from 0 to 1000, not {context_lines}"):
-            compile_query("a", context_lines=context_lines)
+            compile_query(Grep("a", context_lines=context_lines))
 
 
 # --- cost ---
@@ -180,5 +181,5 @@ def test_context_lines_have_a_range() -> None:
 
 def test_the_error_of_a_long_regex_is_short() -> None:
     with pytest.raises(InvalidPatternError) as refused:
-        compile_query("(" + "x" * 100_000, regex=True)
+        compile_query(Grep("(" + "x" * 100_000, regex=True))
     assert len(str(refused.value)) < 500

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from deepfs.operations import Grep
 from deepfs.search.query import Match, Regexp, Stretches, TooMuchWorkError, compile_query, search
 from deepfs.threads.deadline import Deadline
 from support.deadlines import ScriptedDeadline
@@ -20,7 +21,7 @@ CONTENTS = st.lists(st.sampled_from(["a", "b", "ab", " ", "\n", "\n\n", "aab\n"]
 
 
 def compiled(pattern: str) -> Regexp:
-    query = compile_query(pattern, regex=True)
+    query = compile_query(Grep(pattern, regex=True))
     assert query.regexp is not None
     return query.regexp
 
@@ -76,7 +77,7 @@ class Counted:
 
 @pytest.mark.parametrize(("pattern", "content"), LONG.values(), ids=LONG)
 def test_a_search_checks_the_deadline_every_few_million_steps(pattern: str, content: bytes) -> None:
-    query = compile_query(pattern, regex=True)
+    query = compile_query(Grep(pattern, regex=True))
     regexp = Counted(compiled(pattern))
     steps: list[int] = []
 
@@ -91,10 +92,10 @@ def test_a_search_checks_the_deadline_every_few_million_steps(pattern: str, cont
 
 
 def test_a_too_expensive_line_is_skipped() -> None:
-    query = compile_query(r"(\pL{1,5}.){20}\d", regex=True)
+    query = compile_query(Grep(r"(\pL{1,5}.){20}\d", regex=True))
     assert search(query, "/f", b"short\n" + b"x" * 1_000_000).skipped
     assert not search(query, "/f", b"short\n" + b"x" * 1_000).skipped
-    assert search(compile_query("(x+x+)+y", regex=True), "/f", b"x" * 9_000_000 + b"y").matches
+    assert search(compile_query(Grep("(x+x+)+y", regex=True)), "/f", b"x" * 9_000_000 + b"y").matches
 
 
 def test_a_too_expensive_line_raises_in_find_by_line() -> None:

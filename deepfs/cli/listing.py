@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import Any, TypeAlias
 
 import click
+from msgspec.structs import replace
 
 from deepfs.cli.screen import count_noun, human_size
 from deepfs.cli.session import (
@@ -20,11 +21,12 @@ from deepfs.cli.session import (
     json_option,
 )
 from deepfs.errors import ErrorCode, NotFoundError
+from deepfs.operations import Grep
 from deepfs.storage.gathering import gather_each
 from deepfs.text import paths
 from deepfs.text.entries import TreeEntry
 from deepfs.text.visible import visible
-from deepfs.types import FileInfo, GrepMatch, LsResult
+from deepfs.types import FileInfo, GrepMatch, GrepResult, LsResult
 
 
 def _name(entry: FileInfo) -> str:
@@ -270,21 +272,19 @@ async def grep(
 
     The exit status is 0 if there are any, 1 if not, and 2 after an error.
     """
-    # A text that is its own regular expression is searched as a text, which is faster.
-    is_regex = not literal and re.escape(pattern) != pattern
     shows_lines = not (quiet or files or counts)
+    request = Grep(
+        pattern,
+        glob=glob,
+        # A text that is its own regular expression is searched as a text, which is faster.
+        regex=not literal and re.escape(pattern) != pattern,
+        ignore_case=ignore_case,
+        context_lines=around if shows_lines else 0,
+        max_count=1 if quiet else most,
+    )
     places = [await session.place(text) for text in addresses or [""]]
-    results = await gather_each(
-        lambda place: place.backend.agrep(
-            pattern,
-            place.path,
-            glob,
-            regex=is_regex,
-            ignore_case=ignore_case,
-            context_lines=around if shows_lines else 0,
-            max_count=1 if quiet else most,
-        ),
-        places,
+    results: list[GrepResult] = await gather_each(
+        lambda place: place.backend.arun(replace(request, path=place.path)), places
     )
     session.status = 0 if any(result.matches for result in results) else 1
     for place, title, result in zip(places, session.titles(places), results, strict=True):
@@ -294,7 +294,7 @@ async def grep(
             for match in matches:
                 session.json({**match, "path": named.display(match.path)})
         elif shows_lines and matches:
-            highlight = _highlighter(session, pattern, regex=is_regex, ignore_case=ignore_case)
+            highlight = _highlighter(session, request)
             session.screen.raw("".join(_rows(session, named, matches, highlight, has_context=around > 0)))
         elif not quiet:
             _write_files(session, named, matches, counts=counts and not files)
@@ -344,18 +344,18 @@ def _rows(
             yield f"{head}{screen.style(str(line), 'line')}{mark}{highlight(text, matches_here)}\n"
 
 
-def _highlighter(session: Session, pattern: str, *, regex: bool, ignore_case: bool) -> _Highlight:
+def _highlighter(session: Session, request: Grep) -> _Highlight:
     """What makes a line safe to show on a terminal, with what matched in a colour."""
     screen = session.screen
     if not screen.is_terminal and not screen.is_coloured:
         return lambda text, matches: text
     try:
         # On lines that others wrote, Python's own engine could take forever for an expression.
-        engine: Any = import_module("re2") if regex else re
+        engine: Any = import_module("re2") if request.regex else re
     except ImportError:  # The backend searches by itself.
         return lambda text, matches: visible(text)
-    wanted = pattern if regex else re.escape(pattern)
-    find = engine.compile(f"(?i){wanted}" if ignore_case else wanted).finditer
+    wanted = request.pattern if request.regex else re.escape(request.pattern)
+    find = engine.compile(f"(?i){wanted}" if request.ignore_case else wanted).finditer
 
     def highlight(text: str, matches: bool) -> str:
         parts, done = [], 0

@@ -140,6 +140,7 @@ WRITTEN: list[tuple[str, dict[str, bytes], dict[str, bytes] | None]] = [
         ("diff --git f g\nsimilarity index 100%\nrename from f\nrename to g\n", {"f": b"\0"}, {"g": b"\0"}),
         (f"diff --git a/f b/g\ncopy from f\ncopy to g\n--- a/f\n+++ b/g\n{CHANGE}", {"f": OLD}, {"f": OLD, "g": NEW}),
         ('diff --git "a/q\\"" "b/q\\""\nnew file mode 100644\n', {}, {'q"': b""}),
+        ('diff --git a/f "b/q\\""\nrename from f\nrename to "q\\""\n', {"f": b""}, {'q"': b""}),
 ]  # fmt: skip
 
 
@@ -160,6 +161,8 @@ REFUSALS: dict[str, tuple[str, str]] = {
     "another spelling": ("--- n\n+++ n\n@@ -1 +1 @@\n-caf\xe9\n+x\n", "for '\\xe9', it stands on line 1"),
     "several places": ("--- r\n+++ r\n@@ -9 +9 @@\n-x\n+y\n", "in several other places"),
     "not at the end any more": ("--- f\n+++ f\n@@ -9,2 +9,2 @@\n 1\n-2\n+3\n", "does not fit"),
+    "not at the start any more": ("--- f\n+++ f\n@@ -1,2 +1,2 @@\n-2\n+3\n 3\n", "does not fit"),
+    "for an empty file": ("--- f\n+++ f\n@@ -0,0 +1 @@\n+x\n", "is for an empty file"),
     "created though there": ("--- /dev/null\n+++ f\n@@ -0,0 +1 @@\n+x\n", "is there already"),
     "more lines than told": (f"--- f\n+++ f\n{CHANGE}+4\n", "has more lines than its head announces"),
     "fewer lines than told": ("--- f\n+++ f\n@@ -1,3 +1,3 @@\n 1\n-2\n+TWO\n", "has not the lines"),

@@ -124,6 +124,19 @@ def test_a_change_while_paths_are_looked_at_counts(
     assert select(since) == set()
 
 
+def test_a_file_written_before_it_is_opened_is_not_selected(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    since, real = begun(root), os.lstat
+
+    def write(path: str) -> os.stat_result:
+        status = real(path)
+        if path.endswith("/a/one"):
+            (root / "a" / "one").write_bytes(b"more\n")
+        return status
+
+    monkeypatch.setattr(os, "lstat", write)
+    assert select(since) == FILES - {"/a/one"}
+
+
 def test_files_that_changed_just_before_are_not_selected(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock of a file system may be coarse."""
     monkeypatch.setattr(unchanged, "_SLACK_NS", 300_000_000)

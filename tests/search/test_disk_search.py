@@ -170,20 +170,41 @@ def test_a_regular_expression_finds_the_same_with_ripgrep(tmp_path: Path) -> Non
         assert found.skipped or found.matches
 
 
-def test_a_directory_that_cannot_be_read_is_skipped_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """A tree with a directory that cannot be opened, for the given reason."""
     (tmp_path / "closed").mkdir()
     (tmp_path / "open.txt").write_text("needle\n")
 
-    def refuse(name: Any, *args: Any, open: Any = os.open, **kwargs: Any) -> int:
-        if name == "closed":
-            raise PermissionError(errno.EACCES, "Permission denied")
-        return int(open(name, *args, **kwargs))
+    def fail(number: int) -> None:
+        def refuse(name: Any, *args: Any, open: Any = os.open, **kwargs: Any) -> int:
+            if name == "closed":
+                raise OSError(number, os.strerror(number))
+            return int(open(name, *args, **kwargs))
 
-    monkeypatch.setattr(os, "open", refuse)
+        monkeypatch.setattr(os, "open", refuse)
+
+    return fail
+
+
+def test_a_directory_that_cannot_be_read_is_skipped_once(tmp_path: Path, failing: Callable[[int], None]) -> None:
+    failing(errno.EACCES)
     for ripgrep in (True, False):
         for most in (None, 5):
             found = FilesystemBackend(tmp_path, ripgrep=ripgrep).grep("needle", max_count=most)
             assert (len(found.matches or ()), found.skipped) == (1, 1)
+
+
+def test_a_search_out_of_descriptors_says_that_it_is_not_complete(
+    tmp_path: Path, failing: Callable[[int], None]
+) -> None:
+    failing(errno.EMFILE)
+    files = FilesystemBackend(tmp_path)
+    globbed = files.glob("**")
+    assert globbed.truncation_reason == "unreadable"
+    for found in (globbed, files.grep("needle")):
+        assert (found.code, found.truncated) == ("backend_error", True)
+        assert "the search is not complete" in (found.error or "")
 
 
 _WORDS = [b"needle", b"needle", b"7:needle", b"needle" * 9, b"Needle", b"nee", b"dle", b" ", b"x" * 300]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deepfs.disk import Deadline, Disk, FileRun, is_temporary
+from deepfs.disk import Deadline, Disk, FileRun, is_temporary, relocation
 from deepfs.errors import (
     AlreadyExistsError,
     BackendError,
@@ -164,7 +164,11 @@ class EvenFilesAndOddDirectories:
         return [name for name in names if int(name[1:]) % 2]
 
 
-def test_a_walk_of_many_children_visits_what_is_chosen_sorted_by_path(tmp_path: Path) -> None:
+@pytest.mark.parametrize("run", [1, 1000])
+def test_a_walk_of_many_children_visits_what_is_chosen_sorted_by_path(
+    tmp_path: Path, run: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deepfs.disk.walking._RUN", run)
     for number in range(300):
         (tmp_path / f"d{number}").mkdir()
         (tmp_path / f"d{number}" / f"f{number + 1}").touch()
@@ -392,6 +396,53 @@ def call_before(monkeypatch: pytest.MonkeyPatch, call: str, at: int, change: Cal
         return real(*args, **where)
 
     monkeypatch.setattr(os, call, watched)
+
+
+def test_a_file_that_becomes_a_directory_during_a_delete_is_deleted(
+    root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def replace() -> None:
+        (root / "dir.txt").unlink()
+        (root / "dir.txt").mkdir()
+        (root / "dir.txt" / "new").touch()
+
+    call_before(monkeypatch, "unlink", 1, replace)
+    disk.delete("/dir.txt")
+    assert not (root / "dir.txt").exists()
+
+
+@pytest.mark.parametrize("change", ["write", "copy", "copy a link", "move"])
+def test_a_file_that_others_create_just_before_is_not_replaced(
+    root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    (root / "link").symlink_to("dir.txt")
+    calls: dict[str, Callable[[], object]] = {
+        "write": lambda: disk.write_file("/new", b"mine"),
+        "copy": lambda: disk.copy("/dir.txt", "/new"),
+        "copy a link": lambda: disk.copy("/link", "/new"),
+        "move": lambda: disk.move("/dir.txt", "/new"),
+    }
+    call_before(monkeypatch, "link", 1, lambda: (root / "new").write_bytes(b"of others"))
+    with pytest.raises(AlreadyExistsError):
+        calls[change]()
+    assert (root / "new").read_bytes() == b"of others"
+    assert (root / "dir.txt").read_bytes() == b"333"
+
+
+def test_a_link_that_becomes_a_file_is_copied_as_a_file(
+    root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "link").symlink_to("dir.txt")
+    real = relocation.link_target
+
+    def replaced(directory: int, name: str) -> str | None:
+        (root / "link").unlink()
+        (root / "link").write_bytes(b"new")
+        return real(directory, name)
+
+    monkeypatch.setattr(relocation, "link_target", replaced)
+    disk.copy("/link", "/copy")
+    assert tree(root)["copy"] == b"new"
 
 
 SOMEWHERE = ["d", "d/d/d/d/d/d/d/d", "d/" * 15 + "d"]

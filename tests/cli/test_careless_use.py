@@ -4,13 +4,12 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from deepfs import DeleteResult, FilesystemBackend, SqliteBackend
-from support.command_line import COMMAND, deepfs, on_terminal
+from support.command_line import COMMAND, deepfs
 
 
 def test_tree_of_any_depth_enters_no_link(tmp_path: Path) -> None:
@@ -24,11 +23,6 @@ def test_tree_of_any_depth_enters_no_link(tmp_path: Path) -> None:
     with SqliteBackend(tmp_path / "deep.db") as backend:
         assert backend.write("/a" * 1200, "").ok
     assert len(deepfs("tree", f"sqlite:///{tmp_path}/deep.db").lines) == 1203
-
-
-def test_ls_of_a_name_that_is_not_utf8(tmp_path: Path) -> None:
-    Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff")).write_text("")
-    assert (deepfs("ls", tmp_path).status, deepfs("tree", "-L", "1", f"{tmp_path}/none").status) == (2, 2)
 
 
 def test_what_an_editor_leaves_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,15 +71,6 @@ def test_names_in_a_diff_forge_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "old/victim").read_text() == "safe\n"
 
 
-def test_diff_names_empty_files_on_one_side(tmp_path: Path) -> None:
-    (tmp_path / "old").mkdir()
-    (tmp_path / "new").mkdir()
-    (tmp_path / "new/empty").write_text("")
-    told = "diff --git a/empty b/empty\nnew file mode 100644\nindex 0000000..e69de29\n"
-    assert deepfs("diff", f"file://{tmp_path}/old#/", f"file://{tmp_path}/new#/") == (1, told, "")
-    assert deepfs("diff", "-q", f"file://{tmp_path}/old#/", f"file://{tmp_path}/new#/") == (1, "Only /empty\n", "")
-
-
 def test_closed_streams_are_no_files(tmp_path: Path) -> None:
     """Without standard streams, nothing is written into a file that takes their numbers, and nothing is read."""
     command = " ".join(COMMAND)
@@ -108,25 +93,6 @@ def test_closed_streams_are_no_files(tmp_path: Path) -> None:
         "deepfs: No space left on device",
     ]
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("a.txt", "text")]
-
-
-def test_a_deleted_directory_is_told(tmp_path: Path) -> None:
-    gone = tmp_path / "gone"
-    command = f"mkdir {gone} && cd {gone} && rmdir {gone} && {' '.join(COMMAND)} ls"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (2, "deepfs ls: the current directory is not there any more\n")
-
-
-def test_a_pager_of_blanks_is_none(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("text\n")
-    assert on_terminal(["cat", "a.txt"], columns=80, cwd=tmp_path, PAGER=" ") == "text\n"
-
-
-def test_columns_have_room_for_wide_characters(tmp_path: Path) -> None:
-    for name in ("漢字漢字", "e\u0301e\u0301", "abcdefgh", "i"):
-        (tmp_path / name).write_text("")
-    # Both names of a row are 8 columns wide, and 2 lie between them.
-    assert on_terminal(["ls"], columns=20, cwd=tmp_path) == "abcdefgh  i\ne\u0301e\u0301        漢字漢字\n"
 
 
 def test_colours_of_matches_take_linear_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,11 +127,3 @@ def test_an_empty_address_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
         outcome = deepfs(*command.split(), "")
         assert (outcome.status, "empty address" in outcome.err) == (2, True), command
         assert (tmp_path / "here").is_dir()
-
-
-def test_mcp_without_its_extra_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith("deepfs.mcp")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "mcp", None)
-    outcome = deepfs("mcp", ".")
-    assert (outcome.status, "pip install 'deepfs[mcp]'" in outcome.err) == (1, True)

@@ -1,6 +1,5 @@
 """Changes through a backend wait for file locks of other processes without a thread, so they stall nobody."""
 
-import errno
 import fcntl
 import os
 import threading
@@ -16,8 +15,6 @@ import pytest
 
 from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.disk import file_locks
-from deepfs.disk.usage import BoundedDisk, DiskUse
-from deepfs.threads import pool
 from deepfs.types import ErrorCode
 from support.disks import open_descriptors, tree
 from support.waiting import until
@@ -233,83 +230,3 @@ def test_a_sync_change_waits_for_a_lock(
     writer.join(20)
     assert done[0].ok
     assert (root / "file").read_text() == "new"
-
-
-# --- moves to another file system ------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def _two_file_systems(monkeypatch: pytest.MonkeyPatch) -> None:
-    rename = os.rename
-
-    def cross(source: str, target: str, **where: int) -> None:
-        if source == "dir":
-            raise OSError(errno.EXDEV, "another file system")
-        rename(source, target, **where)
-
-    monkeypatch.setattr(os, "rename", cross)
-
-
-async def moved_while_held(
-    backend: FilesystemBackend, root: Path, attempts: list[tuple[str, int]], meanwhile: Callable[[], object]
-) -> Any:
-    """Move a directory to another file system; until all of it is removed but one file, others hold that file."""
-    await backend.aupload_files([(f"/dir/{name}", name.encode()) for name in ("a", "sub/b", "sub/c")])
-    results: list[Any] = []
-
-    async def move() -> None:
-        results.append(await backend.amove("/dir", "/new"))
-
-    async with anyio.create_task_group() as tasks, held(root / "dir" / "sub" / "b"):
-        tasks.start_soon(move)
-        await until(lambda: len(attempts) > 6)
-        assert await under(root, "dir") == {"dir": None, "dir/sub": None, "dir/sub/b": b"sub/b"}
-        await off_loop(meanwhile)
-    return results[0]
-
-
-async def under(root: Path, start: str) -> dict[str, Any]:
-    return {name: content for name, content in (await off_loop(partial(tree, root))).items() if name.startswith(start)}
-
-
-@pytest.mark.usefixtures("_two_file_systems")
-async def test_a_move_to_another_file_system_waits_for_the_files_that_it_removes(
-    backend: FilesystemBackend, root: Path, attempts: list[tuple[str, int]]
-) -> None:
-    await backend.aread("/file")
-    opened = await off_loop(open_descriptors)
-    result = await moved_while_held(backend, root, attempts, lambda: None)
-    assert result.ok
-    assert await under(root, "dir") == {}
-    assert await under(root, "new") == {
-        "new": None, "new/a": b"a", "new/sub": None, "new/sub/b": b"sub/b", "new/sub/c": b"sub/c",
-    }  # fmt: skip
-    assert await off_loop(open_descriptors) == opened
-
-
-@pytest.mark.usefixtures("_two_file_systems")
-async def test_what_was_written_while_a_move_waited_stays(
-    backend: FilesystemBackend, root: Path, attempts: list[tuple[str, int]]
-) -> None:
-    deep = root / "dir" / "sub" / "b"
-    result = await moved_while_held(backend, root, attempts, lambda: deep.write_text("later"))
-    assert result.code == "conflict"
-    assert await under(root, "dir") == {"dir": None, "dir/sub": None, "dir/sub/b": b"later"}
-
-
-# --- limits ----------------------------------------------------------------------------------------------------------
-
-
-async def test_attempts_that_found_a_lock_take_no_room(root: Path, attempts: list[tuple[str, int]]) -> None:
-    use = DiskUse(str(root), 1 << 20)
-    disk = BoundedDisk(str(root), use)
-    await off_loop(lambda: disk.write_file("/new", b""))
-    before = use._known
-    async with held(root / "file"):
-        for change in (
-            lambda: disk.write_file("/file", bytes(1 << 18), overwrite=True),
-            lambda: disk.edit_file("/file", lambda _: bytes(1 << 18)),
-        ):
-            with pytest.raises(file_locks.LockHeldError):
-                await pool.run(change)
-    assert (use._known, use._pending) == (before, 0)

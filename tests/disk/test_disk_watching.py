@@ -127,27 +127,6 @@ def test_of_a_new_directory_that_a_reader_saw_no_deletion_is_missed(
     assert ("/new", "resync") in _kinds(events)
 
 
-async def test_names_that_are_exchanged_are_followed(root: Path) -> None:
-    def exchange(one: str, other: str) -> None:
-        done = ctypes.CDLL(None).renameat2(-1, os.fsencode(root / one), -1, os.fsencode(root / other), 2)
-        assert done == 0
-
-    async with watch_changes(FilesystemBackend(root)) as reader:
-        await outside((root / "other").mkdir)
-        await outside((root / "other" / "o.txt").touch)
-        await outside(exchange, "dir", "other")
-        await told(reader, root)
-        assert reader.files == {"/a.txt", "/other/b.txt", "/other/deep/c.txt", "/dir/o.txt"}
-        await outside((root / "dir" / "later.txt").touch)
-        await outside((root / "other" / "deep" / "later.txt").touch)
-        await outside(exchange, "a.txt", "dir")
-        await told(reader, root)
-        assert reader.files == {
-            "/dir", "/a.txt/o.txt", "/a.txt/later.txt",
-            "/other/b.txt", "/other/deep/c.txt", "/other/deep/later.txt",
-        }  # fmt: skip
-
-
 async def test_nothing_behind_links_to_directories_is_told(root: Path, tmp_path: Path) -> None:
     await outside((tmp_path / "outside").mkdir)
     await outside((root / "out").symlink_to, tmp_path / "outside")
@@ -270,19 +249,6 @@ async def test_where_the_system_dropped_events_a_resync_says_so(root: Path) -> N
         await reader.expect("/dir/later.txt", "created")
 
 
-async def test_directories_that_went_are_watched_no_more(root: Path, tmp_path: Path) -> None:
-    def watched() -> int:
-        numbers = [number for number in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{number}")]
-        ours = [number for number in numbers if "inotify" in os.readlink(f"/proc/self/fd/{number}")]
-        return sum(Path(f"/proc/self/fdinfo/{number}").read_text().count("inotify wd:") for number in ours)
-
-    async with watch_changes(FilesystemBackend(root)) as reader:
-        before = await anyio.to_thread.run_sync(watched)
-        await outside((root / "dir").rename, tmp_path / "gone")
-        await told(reader, root)
-        assert await anyio.to_thread.run_sync(watched) == before - 2
-
-
 async def test_nothing_is_left_of_watches_that_ended(root: Path) -> None:
     def held() -> int:
         links = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
@@ -337,13 +303,3 @@ async def test_systems_without_inotify_do_not_watch(root: Path, monkeypatch: pyt
     monkeypatch.setattr(disk_watching, "CAN_WATCH", False)
     with pytest.raises(NotSupportedError, match="Linux"):
         await anext(FilesystemBackend(root).awatch("/"))
-
-
-async def test_without_virtual_mode_paths_are_those_of_the_host(root: Path) -> None:
-    backend = FilesystemBackend(root, virtual_mode=False)
-    for start, path in (("/", root), ("dir", root / "dir"), (str(root / "dir"), root / "dir")):
-        async with aclosing(backend.awatch(start)) as events:
-            assert await anext(events) == ChangeEvent(str(path), "resync")
-            await outside((root / "dir" / "deep" / "c.txt").write_text, start)
-            with anyio.fail_after(20):
-                assert await anext(events) == ChangeEvent(str(root / "dir" / "deep" / "c.txt"), "modified")

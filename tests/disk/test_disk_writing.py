@@ -15,7 +15,6 @@ from deepfs.disk import Deadline, Disk, is_temporary
 from deepfs.disk.file_locks import LockHeldError
 from deepfs.disk.usage import BoundedDisk, DiskUse
 from deepfs.errors import AlreadyExistsError, BackendError, PermissionDeniedError, TooLargeError
-from deepfs.text.entries import EntryChange
 from support.disks import open_descriptors, public_directory, recorded_modes, seen_by_nobody, tree, when_free
 
 STALE = ".~deepfs-0123456789abcdef"
@@ -53,13 +52,6 @@ def test_data_is_written_completely_despite_short_writes(
     monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:7]))
     disk.write_file("/new", bytes(range(256)))
     assert (root / "new").read_bytes() == bytes(range(256))
-
-
-def test_an_open_file_keeps_its_content_when_it_is_replaced(disk: Disk) -> None:
-    file, _ = disk.open_file("/file")
-    with file:
-        disk.write_file("/file", b"a new and longer content", overwrite=True)
-        assert file.read() == b"old"
 
 
 def test_replacing_a_file_does_not_change_its_hard_links(root: Path, disk: Disk) -> None:
@@ -137,23 +129,6 @@ def test_the_content_of_a_private_file_is_never_open_to_others(
     modes = recorded_modes(monkeypatch, root)
     change(disk)
     assert modes == {0o600}
-
-
-def test_a_stream_whose_file_is_deleted_meanwhile_has_its_mode(root: Path, disk: Disk) -> None:
-    (root / "file").chmod(0o640)
-    upload = disk.upload("/file")
-    (root / "file").unlink()
-    upload.put(Deadline())
-    upload.close()
-    assert mode(root / "file") == 0o640
-
-
-def test_a_private_directory_is_private_from_the_start(root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[int] = []
-    mkdir = os.mkdir
-    monkeypatch.setattr(os, "mkdir", lambda name, bits, **options: (made.append(bits), mkdir(name, bits, **options)))
-    disk.change_entry(EntryChange("/new", "make_directory", 0o700))
-    assert made == [0o700]
 
 
 ACL = "system.posix_acl_access"

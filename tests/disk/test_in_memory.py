@@ -125,24 +125,6 @@ async def test_after_the_first_read_no_thread_is_used(root: Path, no_threads: Ca
     assert downloaded.content == TEXT.encode()
 
 
-async def test_downloads_keep_their_order_where_some_need_a_thread(root: Path) -> None:
-    backend = FilesystemBackend(root)
-    await anyio.Path(root / "large").write_bytes(b"x" * (MAX_BYTES + 1))
-    paths = ["/dir/file.txt", "/large", "/none", "/dir/file.txt", "/dir", "/large"]
-    for _ in range(2):
-        found = await backend.adownload_files(paths)
-        assert [response.path for response in found] == paths
-        assert [len(response.content or b"") for response in found] == [
-            len(TEXT),
-            MAX_BYTES + 1,
-            0,
-            len(TEXT),
-            0,
-            MAX_BYTES + 1,
-        ]
-        assert [response.error for response in found] == [None, None, "file_not_found", None, "is_directory", None]
-
-
 async def test_an_evicted_file_is_read_by_a_thread(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     backend, refused, run = FilesystemBackend(root), list[int](), pool.run
     first = await backend.aread("/dir/file.txt")
@@ -171,31 +153,6 @@ def test_the_root_may_be_a_link(root: Path, linked: bool) -> None:
         given_root = root.parent / "link"
         link_to(given_root, root)
     assert kept_in_memory(prepared(Disk(str(given_root))), "/dir/file.txt") == TEXT.encode()
-
-
-def test_a_root_that_becomes_a_link_elsewhere_is_followed(root: Path) -> None:
-    link, other = root.parent / "link", root.parent / "other"
-    link_to(link, root)
-    disk = prepared(Disk(str(link)))
-    (other / "dir").mkdir(parents=True)
-    (other / "dir/file.txt").write_text("other")
-    link.unlink()
-    link_to(link, other)
-    assert disk.read_file("/dir/file.txt")[0] == b"other"
-    assert kept_in_memory(disk, "/dir/file.txt") == b"other"
-
-
-def test_a_root_that_does_not_exist_yet_is_tried_again(root: Path) -> None:
-    disk = Disk(str(root / "later"))
-    disk.in_memory.prepare()
-    assert not disk.in_memory.begin_read()
-    disk.write_file("/file", b"x")
-    assert kept_in_memory(prepared(disk), "/file") == b"x"
-
-
-def test_without_confinement_paths_are_those_of_the_host(root: Path) -> None:
-    disk = prepared(Disk(str(root), confined=False))
-    assert kept_in_memory(disk, f"{root}/dir/file.txt") == TEXT.encode()
 
 
 @pytest.fixture
@@ -411,26 +368,6 @@ async def test_many_reads_at_once_leave_turns_to_other_tasks_and_are_served_in_o
             await anyio.lowlevel.checkpoint()
     assert turns >= 50
     assert sorted(served) == list(range(50))
-
-
-async def test_a_cancelled_reader_leaves_the_queue_to_the_others(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    backend, served = FilesystemBackend(root), list[int]()
-    await backend.aread("/dir/file.txt")
-    monkeypatch.setattr(loop_bridge, "_WORK_S", 0)
-
-    async def read(number: int, scope: anyio.CancelScope) -> None:
-        with scope:
-            await backend.aread("/dir/file.txt")
-            served.append(number)
-
-    scopes = [anyio.CancelScope() for _ in range(30)]
-    async with anyio.create_task_group() as tasks:
-        for number, scope in enumerate(scopes):
-            tasks.start_soon(read, number, scope)
-        await anyio.lowlevel.checkpoint()
-        for scope in scopes[1::2]:
-            scope.cancel()
-    assert set(served) >= set(range(0, 30, 2))
 
 
 async def test_a_turn_ends_whatever_a_signal_handler_raises(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 
 from deepfs.disk import Disk, UnchangedFiles, unchanged
-from deepfs.errors import DeadlineError
 from deepfs.text.access import Role
 from deepfs.threads.deadline import Deadline
-from support.deadlines import ScriptedDeadline
 from support.disks import open_descriptors
 from support.trees import write
 
@@ -68,12 +66,6 @@ def write_and_set_back(root: Path) -> None:
     status = (root / "a" / "one").stat()
     (root / "a" / "one").write_bytes(b"TEXT\n")
     os.utime(root / "a" / "one", ns=(status.st_atime_ns, status.st_mtime_ns))
-
-
-def relink(path: Path) -> None:
-    """Give something another name, and make its former name a link to it."""
-    path.rename(path.with_name("moved"))
-    path.symlink_to("moved")
 
 
 IN_A = {"/a/one", "/a/two", "/a/b/three"}
@@ -207,9 +199,3 @@ def test_the_start_must_be_without_links_and_judges(root: Path, tmp_path: Path) 
             pass
 
     assert disk.with_access(Permissive()).select_unchanged("/") is None
-
-
-def test_selecting_can_be_stopped(root: Path) -> None:
-    since = begun(root)
-    with pytest.raises(DeadlineError):
-        since.select_plain(FILES, 100, ScriptedDeadline(cancelled=lambda: True))

@@ -62,12 +62,6 @@ async def test_each_override_is_called_once_in_any_form() -> None:
             assert "'regex': True" in backend.passed[-1]
 
 
-async def test_a_failing_request_is_a_failed_result() -> None:
-    memory = MemoryBackend()
-    assert (await memory.arun(Grep("(", regex=True))).code == "invalid_pattern"
-    assert (await memory.arun(Glob("*", "/none"))).code == "file_not_found"
-
-
 async def test_a_missing_option_is_unsupported_but_a_limit_is_applied() -> None:
     class Short(MemoryBackend):
         async def agrep(self, pattern: str, path: str | None = None, glob: str | None = None) -> GrepResult:  # type: ignore[override]
@@ -92,9 +86,3 @@ def test_a_class_may_define_run_alone() -> None:
 
     assert (Half().glob("*").matches, Half().grep("x").matches) == ([], [])
     assert Half().read("/a").code == "unsupported"
-
-
-def test_wrong_arguments_of_a_request_raise() -> None:
-    for wrong in [{"pattern": 5}, {"pattern": "x", "max_count": "1"}, {"pattern": "x", "no such option": 1}]:
-        with pytest.raises(TypeError):
-            Grep(**wrong)

@@ -22,7 +22,7 @@ from deepfs.sandboxes.remote import Done, RemoteSandbox, StreamEnds, exit_code_o
 from deepfs.testing.suite import assert_ok, content_of
 from deepfs.text.entries import EntryChange
 from deepfs.types import ExecuteResponse
-from support.hostile import LyingSandbox, MutatingSandbox, attempted, framed, fuzzed, operations, recorded
+from support.hostile import LyingSandbox, attempted, framed, operations
 from support.promises import keeps
 from support.sandboxes import WITH_PYTHON, LocalSandbox, busybox_tools
 from support.waiting import until_tasks_wait
@@ -43,28 +43,12 @@ def telling(records: bytes) -> LyingSandbox:
     return LyingSandbox(lambda _: records)
 
 
-# --- anything at all ---
-
-
-@keeps("answers of a hostile sandbox are refused or bounded")
-@pytest.mark.parametrize(
-    "mutations", [800, pytest.param(50_000, marks=[pytest.mark.stress, pytest.mark.timeout(1200)])]
-)
-@engines
-async def test_mutated_answers_are_results_in_bounded_memory_and_commands(
-    engine: str, mutations: int, tmp_path: Path
-) -> None:
-    sandbox = MutatingSandbox(await recorded(tmp_path, engine), engine, seed=13)
-    outcomes = await fuzzed(sandbox, mutations)
-    assert {"None", "backend_error", "timeout"} <= set(outcomes), "some mutations are harmless, most are noticed"
-
-
 # --- lengths ---
 
 
 async def test_an_answer_that_announces_too_much_is_not_fetched() -> None:
     sandbox = LyingSandbox(lambda words: framed(words[0], "A" * 64_000, 10**11, "0" * 64))
-    for _, call in operations(sandbox):
+    for call in operations(sandbox):
         before = sandbox.commands
         await attempted(call)
         assert sandbox.commands == before + 1
@@ -78,6 +62,32 @@ async def test_parts_of_another_length_than_they_must_have_end_the_call(part: st
     result = await sandbox.als("/d")
     assert (result.code, sandbox.commands) == ("backend_error", 2)
     assert "'/d'" in (result.error or "")
+
+
+async def test_a_frame_that_is_not_whole_and_unchanged_is_refused() -> None:
+    text = b64encode(b"ok\n").decode()
+
+    def framed_well(nonce: bytes) -> str:
+        return framed(nonce, text, len(text), sha256(text.encode()).hexdigest())
+
+    changes: list[Callable[[str, str], str]] = [
+        lambda frame, nonce: "",
+        lambda frame, nonce: frame.replace(nonce, "0" * 16),
+        lambda frame, nonce: frame.replace("@end", ""),
+        lambda frame, nonce: frame.replace("@end", " " * 300_000),
+        lambda frame, nonce: frame.replace(f" {len(text)} ", " 9 "),
+        lambda frame, nonce: frame.replace(f" {len(text)} ", f" {'9' * 5000} "),
+        lambda frame, nonce: frame.replace(text, text[:-1]),
+        lambda frame, nonce: frame.replace(text, f"{text}\udc80"),
+        lambda frame, nonce: frame.replace(text, b64encode(b"E\n").decode()),
+        lambda frame, nonce: "x" * 1_000_000,
+    ]
+    assert (await LyingSandbox(lambda words: ExecuteResponse(framed_well(words[0]), 0)).als("/d")).ok
+    for change in changes:
+        sandbox = LyingSandbox(
+            lambda words, change=change: ExecuteResponse(change(framed_well(words[0]), words[0].decode()), 0)  # type: ignore[misc]
+        )
+        assert (await sandbox.als("/d")).code == "backend_error", change(framed_well(b"nonce"), "nonce")[:100]
 
 
 async def test_an_answer_in_parts_takes_no_more_commands_than_its_length_allows() -> None:
@@ -103,7 +113,7 @@ class Modest(LyingSandbox):
 async def test_an_answer_is_decompressed_only_as_far_as_it_is_used(start: bytes) -> None:
     text = bomb(start, 256)
     sandbox = Modest(lambda words: framed(words[0], text, len(text), sha256(text.encode()).hexdigest()))
-    calls = [call for _, call in operations(sandbox)]
+    calls = operations(sandbox)
     tracemalloc.start()
     try:
         results = [await attempted(call) for call in calls]
@@ -119,12 +129,6 @@ async def test_a_listing_with_too_many_entries_is_refused() -> None:
     sandbox = telling(b"ok\n" + records)
     sandbox._calls._answer_bytes = sandbox.answer_bytes = 16 * _MIB
     assert "more than 100,000" in ((await sandbox.als("/d")).error or "")
-
-
-async def test_whitespace_without_end_takes_no_time() -> None:
-    sandbox = LyingSandbox(lambda words: f"@deepfs {words[0].decode()} py 4 {'0' * 64} " + " \n" * 150_000)
-    with anyio.fail_after(30):
-        assert (await sandbox.als("/d")).code == "backend_error"
 
 
 # --- records ---
@@ -164,6 +168,7 @@ def asked(sandbox: BaseSandbox, operation: str) -> Callable[[], Any]:
     }[operation]
 
 
+@keeps("answers of a hostile sandbox are refused or bounded")
 async def test_whatever_is_malformed_is_one_error_that_names_the_path() -> None:
     for operation, records in [(name, records) for name, each in _MALFORMED.items() for records in each]:
         result = await attempted(asked(telling(records), operation))
@@ -337,7 +342,7 @@ class Hanging(LyingSandbox):
 def test_a_shielded_change_ends_at_its_deadline(either_loop: str) -> None:
     async def main() -> None:
         sandbox = Hanging(lambda _: b"")
-        calls = [call for _, call in operations(sandbox)]
+        calls = operations(sandbox)
         with anyio.fail_after(60):
             results = [await attempted(call) for call in calls]
             codes = {getattr(result, "code", None) for result in results if not isinstance(result, list)}
@@ -363,13 +368,6 @@ async def test_a_lock_that_is_never_free_ends_a_change() -> None:
         result = await call()
         assert (result.code, sandbox.commands - before) == ("timeout", 30)
         assert "/d/a" in (result.error or "")
-
-
-async def test_a_change_goes_on_when_the_lock_is_free() -> None:
-    left = [b"E timeout\n", b"E timeout\n", b"ok\n"]
-    sandbox = LyingSandbox(lambda _: left.pop(0))
-    assert_ok(await sandbox.awrite("/d/a", ""))
-    assert not left
 
 
 def engine_of(engine: str, root: Path, path: str = WITH_PYTHON) -> LocalSandbox:
@@ -463,12 +461,6 @@ async def test_links_are_resolved_in_the_sandbox_by_one_command(linked: LocalSan
     }
     assert dict(zip(wanted, await linked.aresolve_paths([*wanted]), strict=True)) == wanted
     assert linked.commands == before + 1
-
-
-async def test_a_root_that_is_a_link_is_resolved(root: Path) -> None:
-    await anyio.to_thread.run_sync((root / "link").symlink_to, ".")
-    for engine in ("py", "sh"):
-        assert await engine_of(engine, root / "link").aresolve_paths(["/a", "/"]) == ["/a", "/"]
 
 
 @keeps("Rules judge the paths to which links lead.")

@@ -57,13 +57,6 @@ def test_groups_of_v2_are_made_in_the_nearest_group_that_divides_both(tmp_path: 
     assert found(tmp_path, "0::/\n") == [(".", ("memory", "pids"), True)]
 
 
-def test_a_group_that_divides_one_controller_is_used_for_that_one(tmp_path: Path) -> None:
-    for path, enabled in (("", ""), ("a", "pids"), ("a/own", "")):
-        group(tmp_path / path, cgroup_controllers="memory pids", cgroup_subtree_control=enabled)
-    assert found(tmp_path, "0::/a/own\n") == [("a", ("pids",), True)]
-    assert found(tmp_path, "0::/\n") == []
-
-
 def test_each_controller_is_used_where_it_is(tmp_path: Path) -> None:
     group(tmp_path / "memory")
     for path in ("unified", "unified/own"):
@@ -191,10 +184,3 @@ async def test_groups_of_a_killed_process_are_removed_by_the_next() -> None:
         assert not groups_left(killed.pid)
 
     await anyio.to_thread.run_sync(run)
-
-
-@needs_groups
-async def test_groups_of_a_command_are_gone_after_it_was_killed(tmp_path: Path) -> None:
-    box = BubblewrapSandbox(tmp_path)
-    assert (await box.aexecute("setsid sleep 60 & sleep 60", timeout=0.5)).exit_code is None
-    assert not await anyio.to_thread.run_sync(groups_left, os.getpid())

@@ -5,12 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import pytest
-
 import deepfs.testing
 from deepfs import BackendProtocol
 from deepfs.sync import OPERATIONS
-from deepfs.testing import BackendConformance, BackendStateMachine, BackendSuite, ReadOnlyConformance, SyncParity
 
 SOURCES: Final = sorted(Path(next(iter(deepfs.testing.__path__))).rglob("*.py"))
 
@@ -57,12 +54,3 @@ def test_the_suite_uses_only_operations_and_capabilities() -> None:
     looking = {source.name for source in SOURCES if WHERE_A_SYNC_CALL_RUNS & set(read_of(source, "backend"))}
     assert looking <= {"surface.py"}
     assert {source.name for source in SOURCES if READ_ONLY in read_of(source, "backend")} == {"read_only.py"}
-
-
-@pytest.mark.parametrize(
-    "kind", [BackendSuite, BackendConformance, ReadOnlyConformance, SyncParity, BackendStateMachine]
-)
-def test_suites_have_no_settings(kind: type) -> None:
-    """Test classes define fixtures and hooks only; a state machine also has size, seed and the mounts of its model."""
-    settable = {name for name in dir(kind) if not name.startswith("_") and not callable(getattr(kind, name))}
-    assert settable == ({"mounts", "seed", "steps"} if kind is BackendStateMachine else set())

@@ -1,9 +1,5 @@
 """The model with a script: alone, and as the model of an agent."""
 
-import operator
-import subprocess
-import sys
-from functools import reduce
 from pathlib import Path
 
 import anyio
@@ -11,7 +7,7 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 
 from deepfs import MemoryBackend, create_deep_agent
-from deepfs.testing import Call, ScriptedModel, ScriptEndedError, Turn
+from deepfs.testing import ScriptedModel, ScriptEndedError, Turn
 
 # LangChain's models run on asyncio only.
 pytestmark = pytest.mark.anyio
@@ -53,20 +49,6 @@ async def test_a_turn_may_be_for_certain_requests_only() -> None:
     ]
 
 
-async def test_it_streams_its_text_in_pieces_and_its_calls() -> None:
-    turn = Turn("I write  it down.", [Call("write_file", {"file_path": "/a", "content": "é"}), Call("ls")])
-    model = ScriptedModel(script=[turn, turn])
-    streamed = [[chunk async for chunk in model.astream("a")], list(model.stream("b"))]
-    for pieces in streamed:
-        assert [piece.text for piece in pieces if piece.text] == ["I", " write", "  it", " down."]
-        whole = reduce(operator.add, pieces)
-        assert [(call["name"], call["args"]) for call in whole.tool_calls] == [
-            (each.name, each.args) for each in turn.calls
-        ]
-    ids = [call["id"] for pieces in streamed for call in reduce(operator.add, pieces).tool_calls]
-    assert len({*ids}) == 4
-
-
 async def test_a_script_in_a_file_drives_an_agent(tmp_path: Path) -> None:
     script = anyio.Path(tmp_path, "script.toml")
     await script.write_text(SCRIPT)
@@ -87,9 +69,3 @@ def test_a_bad_file_is_named_with_the_place(tmp_path: Path) -> None:
         (tmp_path / "bad.toml").write_text(script)
         with pytest.raises(ValueError, match=f"bad.toml is not a script for a model: .*{reason}"):
             ScriptedModel.from_file(tmp_path / "bad.toml")
-
-
-def test_it_needs_neither_pytest_nor_hypothesis() -> None:
-    code = "import sys; from deepfs.testing import ScriptedModel; print({'pytest', 'hypothesis'} & {*sys.modules})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True)
-    assert done.stdout == "set()\n"

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deepfs.errors import InvalidContentError
-from deepfs.text.lines import BOM, Facts, Window, check_text, decode, facts, is_text, line_count, version, window
+from deepfs.text.lines import BOM, Window, check_text, decode, facts, is_text, line_count, version, window
 
 # These characters end a line for str.splitlines, but not here: VT, FF, NEL, LS, PS, a lone CR.
 texts = st.text(st.sampled_from("a \n\r\v\f\x85\u2028\u2029é\U0001f600"), max_size=60)
@@ -94,15 +94,6 @@ def test_facts_are_those_of_the_text_however_often_they_are_asked_for(given: lis
         assert facts(padded) == (line_count(padded), version(padded))
 
 
-def test_the_cache_of_facts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    known: dict[int, Facts] = {}
-    monkeypatch.setattr("deepfs.text.lines._facts", known)
-    monkeypatch.setattr("deepfs.text.lines._MAX_REMEMBERED", 10)
-    for number in range(25):
-        assert facts(f"{number}\n" * 1000).lines == 1000
-        assert 1 <= len(known) <= 10
-
-
 @given(st.binary(max_size=40) | texts.map(str.encode))
 def test_decode_round_trips_text_and_refuses_the_rest(data: bytes) -> None:
     text = decode(data)
@@ -122,12 +113,6 @@ def test_check_text_names_the_invalid_character_and_its_place() -> None:
         assert not is_text(content)
         with pytest.raises(InvalidContentError, match=f"^Error: The new text holds .*{expected}"):
             check_text(content, "new text")
-
-
-@given(texts)
-def test_check_text_accepts_text(text: str) -> None:
-    check_text(text)
-    assert is_text(text)
 
 
 def test_versions_are_equal_exactly_for_equal_bytes() -> None:

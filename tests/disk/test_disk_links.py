@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deepfs.disk import Deadline, Disk
+from deepfs.disk import Disk
 from deepfs.errors import (
     ConflictError,
     DeepFSError,
@@ -53,14 +53,6 @@ def test_a_missing_root_is_empty_until_the_first_write(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
     disk.write_file("/x", b"1")
     assert tree(tmp_path) == {"new": None, "new/root": None, "new/root/x": b"1"}
-
-
-def test_a_missing_root_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    disk = Disk(str(tmp_path / "mistyped"))
-    disk.list_directory("/")
-    list(walk(disk, "/"))
-    disk.list_directory("/")
-    assert [(record.levelname, "mistyped" in record.getMessage()) for record in caplog.records] == [("WARNING", True)]
 
 
 # --- links that lead outside, nowhere or in circles ---
@@ -279,35 +271,3 @@ def test_a_judged_disk_reads_nothing_that_the_judge_refuses(root: Path, confined
     assert [disk.read_file(prefix + path)[0] for path in ("/top", "/to-top")] == [b"top", b"top"]
     assert set(guard.asked) == {"/top", "/to-top"}
     assert guard.asked.count("/top") == 2
-
-
-def test_a_judged_walk_and_listing_leave_out_what_the_judge_refuses(root: Path) -> None:
-    (root / "b").mkdir()
-    (root / "b" / "up").symlink_to("..")
-    (root / "b" / "to-deep").symlink_to("../a/b/file")
-    (root / "b" / "to-missing").symlink_to("../a/missing")
-    (root / "b" / "outside").symlink_to("../../elsewhere")
-    disk = Disk(str(root)).with_access(Guard())
-    found = [file.path for file in walk(disk, "/")]
-    assert "/top" in found
-    assert [path for path in found if path.startswith(("/a/", "/b/"))] == []
-    assert "/b/up/top" in [file.path for file in walk(disk, "/b/up")]
-    assert [file.path for file in walk(disk, "/b/up") if file.path.startswith("/b/up/a/")] == []
-    assert [entry.path for entry in disk.list_directory("/b").entries] == ["/b/outside", "/b/up/"]
-    assert disk.list_directory("/b/up/a").entries == []
-
-
-def test_a_judge_is_only_asked_about_the_chosen_files_of_a_walk(root: Path) -> None:
-    class Tops:
-        def files(self, _: str, names: list[str], __: Deadline) -> list[str]:
-            return [name for name in names if name == "top"]
-
-        def directories(self, _: str, names: list[str], __: Deadline) -> list[str]:
-            return names
-
-    guard = Guard()
-    for name in "xyz":
-        (root / name).touch()
-    runs = Disk(str(root)).with_access(guard).walk_runs("/", Tops())
-    assert [file.path for run in runs for file in run] == ["/top"]
-    assert guard.asked == ["/top"]

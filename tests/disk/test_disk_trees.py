@@ -181,18 +181,6 @@ def test_a_walk_of_many_children_visits_what_is_chosen_sorted_by_path(
     assert len(choice.asked) == len(set(choice.asked))
 
 
-def test_links_in_a_run_are_followed_for_their_size(root: Path, disk: Disk) -> None:
-    (root / "dir" / "file").unlink()
-    (root / "dir" / "file").symlink_to("sub/deep")
-    walk = disk.walk_runs("/dir")
-    run = next(walk)
-    (root / "dir" / "file").unlink()
-    (root / "dir" / "file").symlink_to("../../outside/secret")
-    late = [(info.path, info.size) for info in run.infos(run.names, Deadline())]
-    walk.close()
-    assert late == [("/dir/file", None)]
-
-
 def test_a_walk_yields_links_to_files_inside_and_no_other_links(root: Path, disk: Disk) -> None:
     for name, target in {
         "file-link": "file",
@@ -672,19 +660,6 @@ def test_a_cancelled_deletion_ends(disk: Disk) -> None:
 
 
 # --- trees for a transfer to another storage ---
-
-
-def test_a_move_out_of_a_read_only_directory_names_the_source() -> None:
-    with public_directory() as root, seen_by_nobody():
-        (root / "in" / "d").mkdir(parents=True)
-        (root / "in" / "a").write_bytes(b"x")
-        (root / "in").chmod(0o555)
-        disk = Disk(str(root))
-        for name in ("a", "d"):
-            with pytest.raises(PermissionDeniedError, match=f"'/in/{name}'"):
-                disk.move(f"/in/{name}", f"/{name}")
-        assert sorted(path.name for path in root.iterdir()) == ["in"]
-        (root / "in").chmod(0o700)
 
 
 def test_list_tree_counts_entries_that_cannot_be_listed_or_deleted() -> None:

@@ -14,7 +14,7 @@ import pytest
 from deepfs.disk import Deadline, Disk, is_temporary
 from deepfs.disk.file_locks import LockHeldError
 from deepfs.disk.usage import BoundedDisk, DiskUse
-from deepfs.errors import AlreadyExistsError, BackendError, PermissionDeniedError, TooLargeError
+from deepfs.errors import AlreadyExistsError, PermissionDeniedError, TooLargeError
 from support.disks import open_descriptors, public_directory, recorded_modes, seen_by_nobody, tree, when_free
 
 STALE = ".~deepfs-0123456789abcdef"
@@ -383,30 +383,3 @@ def test_a_temporary_file_in_use_is_not_removed(root: Path, disk: Disk, monkeypa
     disk.write_file("/new", b"")
     assert (root / STALE).exists()
     os.close(descriptor)
-
-
-def test_a_temporary_file_is_locked_and_has_the_mode_of_the_file(
-    root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[tuple[bool, int]] = []
-    rename = os.rename
-
-    def look(source: str, target: str, **where: int) -> None:
-        with open(root / source, "rb") as file, pytest.raises(BlockingIOError):
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        seen.append((is_temporary(source), mode(root / source)))
-        rename(source, target, **where)
-
-    monkeypatch.setattr(os, "rename", look)
-    (root / "file").chmod(0o640)
-    disk.edit_file("/file", bytes.upper)
-    assert seen == [(True, 0o640)]
-
-
-def test_a_write_whose_directory_keeps_disappearing_fails(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    def gone(*_: object, **__: object) -> None:
-        raise FileNotFoundError(errno.ENOENT, "gone")
-
-    monkeypatch.setattr(os, "link", gone)
-    with pytest.raises(BackendError):
-        disk.write_file("/dir/new", b"")

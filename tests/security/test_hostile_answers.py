@@ -18,7 +18,7 @@ from anyio.lowlevel import checkpoint
 from deepfs import CompositeBackend, FilesystemPermission, MemoryBackend, PermissionedBackend
 from deepfs.errors import BackendError, DeepFSError
 from deepfs.sandboxes.base import BaseSandbox
-from deepfs.sandboxes.remote import Done, RemoteSandbox, StreamEnds, exit_code_of, read_all
+from deepfs.sandboxes.remote import StreamEnds, exit_code_of
 from deepfs.testing.suite import assert_ok, content_of
 from deepfs.text.entries import EntryChange
 from deepfs.types import ExecuteResponse
@@ -357,19 +357,6 @@ def test_a_shielded_change_ends_at_its_deadline(either_loop: str) -> None:
     anyio.run(main, backend=either_loop)
 
 
-async def test_a_lock_that_is_never_free_ends_a_change() -> None:
-    sandbox = telling(b"E timeout\n")
-    for call in (
-        lambda: sandbox.awrite("/d/a", ""),
-        lambda: sandbox.adelete("/d/a"),
-        lambda: sandbox.amove("/d/a", "/d/b"),
-    ):
-        before = sandbox.commands
-        result = await call()
-        assert (result.code, sandbox.commands - before) == ("timeout", 30)
-        assert "/d/a" in (result.error or "")
-
-
 def engine_of(engine: str, root: Path, path: str = WITH_PYTHON) -> LocalSandbox:
     sandbox = LocalSandbox(root, path)
     sandbox._calls._engine = engine
@@ -508,34 +495,6 @@ async def test_rules_refuse_where_links_cannot_be_resolved(linked: LocalSandbox)
 # --- services ---
 
 
-class _Service(RemoteSandbox[None]):
-    """A service whose SDK gives what a test says."""
-
-    service: str = "Test"
-    loop_bound: bool = False
-
-    def __init__(self, run: Callable[[], Any]) -> None:
-        super().__init__(None, "/work")
-        self._told = run
-
-    @property
-    def id(self) -> str:
-        return "test"
-
-    def _errors(self) -> tuple[type[Exception], ...]:
-        return (OSError,)
-
-    async def _run(self, command: str, seconds: int, most: int) -> Done:
-        told = self._told()
-        return await told if hasattr(told, "__await__") else told  # type: ignore[no-any-return]
-
-    async def _send(self, path: str, content: bytes) -> None:
-        raise OSError("no")
-
-    async def _receive(self, path: str, most: int) -> bytes:
-        return b"\xff" * most
-
-
 def test_of_a_stream_its_ends_are_kept() -> None:
     output = StreamEnds(1000)
     tracemalloc.start()
@@ -556,16 +515,3 @@ async def test_a_missing_exit_code_is_an_error() -> None:
     for told in [None, "0", 1.5, float("nan"), 10**20]:
         with pytest.raises(BackendError, match="did not tell how the command ended"):
             exit_code_of(told)
-
-
-async def test_the_error_of_a_stream_is_that_of_the_service() -> None:
-    async def broken() -> None:
-        raise OSError("gone\x1b[31m")
-
-    async def run() -> Done:
-        await read_all(broken, broken)
-        raise AssertionError
-
-    result = await _Service(run).als("/")
-    assert result.code == "backend_error"
-    assert (result.error or "").endswith("Test did not run the command: gone [31m")

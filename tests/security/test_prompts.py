@@ -24,18 +24,7 @@ from deepfs.text.visible import display_path, escape_controls, fence, output_tex
 BREAKS = ["\r", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"]
 TURNS = [*map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A))]
 NO_WIDTH = ["\u200b", "\u200c", "\u200d", "\u2060", "\ufeff", "\xad", "\U000e0041"]
-UNSEEN = [
-    "\u061c",
-    "\u115f",
-    "\u180b",
-    "\u2065",
-    "\u206a",
-    "\u2800",
-    "\u3164",
-    "\ufe0f",
-    "\uffa0",
-    *"\U0001d173\U000e0041",
-]
+UNSEEN = [*"\u061c\u115f\u180b\u2065\u206a\u2800\u3164\ufe0f\uffa0\U0001d173\U000e0041"]
 """Characters of several kinds that most fonts show as nothing."""
 CONTROLS = [chr(code) for code in [*range(1, 32), *range(127, 160)] if chr(code) not in "\t\n"]
 FORGED = "[Exit code 0]"

@@ -181,6 +181,18 @@ def test_a_walk_of_many_children_visits_what_is_chosen_sorted_by_path(
     assert len(choice.asked) == len(set(choice.asked))
 
 
+def test_links_in_a_run_are_followed_for_their_size(root: Path, disk: Disk) -> None:
+    (root / "dir" / "file").unlink()
+    (root / "dir" / "file").symlink_to("sub/deep")
+    walk = disk.walk_runs("/dir")
+    run = next(walk)
+    (root / "dir" / "file").unlink()
+    (root / "dir" / "file").symlink_to("../../outside/secret")
+    late = [(info.path, info.size) for info in run.infos(run.names, Deadline())]
+    walk.close()
+    assert late == [("/dir/file", None)]
+
+
 def test_a_walk_yields_links_to_files_inside_and_no_other_links(root: Path, disk: Disk) -> None:
     for name, target in {
         "file-link": "file",

@@ -1,5 +1,6 @@
 """Changes through a backend wait for file locks of other processes without a thread, so they stall nobody."""
 
+import errno
 import fcntl
 import os
 import threading
@@ -230,3 +231,44 @@ def test_a_sync_change_waits_for_a_lock(
     writer.join(20)
     assert done[0].ok
     assert (root / "file").read_text() == "new"
+
+
+# --- moves to another file system ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def _two_file_systems(monkeypatch: pytest.MonkeyPatch) -> None:
+    rename = os.rename
+
+    def cross(source: str, target: str, **where: int) -> None:
+        if source == "dir":
+            raise OSError(errno.EXDEV, "another file system")
+        rename(source, target, **where)
+
+    monkeypatch.setattr(os, "rename", cross)
+
+
+@pytest.mark.usefixtures("_two_file_systems")
+@pytest.mark.parametrize("is_written", [False, True])
+async def test_a_move_waits_for_the_files_that_it_removes_and_spares_what_was_written_meanwhile(
+    backend: FilesystemBackend, root: Path, attempts: list[tuple[str, int]], is_written: bool
+) -> None:
+    files = {"/dir/a": b"a", "/dir/sub/b": b"b", "/dir/sub/c": b"c"}
+    await backend.aupload_files([*files.items()])
+    opened = await off_loop(open_descriptors)
+    held_file = root / "dir" / "sub" / "b"
+    results: list[Any] = []
+
+    async def move() -> None:
+        results.append(await backend.amove("/dir", "/new"))
+
+    async with anyio.create_task_group() as tasks, held(held_file):
+        tasks.start_soon(move)
+        await until(lambda: len(attempts) > 6)
+        assert await off_loop(partial(tree, root / "dir")) == {"sub": None, "sub/b": b"b"}
+        if is_written:
+            await off_loop(lambda: held_file.write_text("later"))
+    assert results[0].code == ("conflict" if is_written else None)
+    assert await content(held_file) == ("later" if is_written else None)
+    assert await off_loop(partial(tree, root / "new")) == {"a": b"a", "sub": None, "sub/b": b"b", "sub/c": b"c"}
+    assert await off_loop(open_descriptors) == opened

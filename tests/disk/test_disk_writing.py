@@ -131,6 +131,15 @@ def test_the_content_of_a_private_file_is_never_open_to_others(
     assert modes == {0o600}
 
 
+def test_a_stream_whose_file_is_deleted_meanwhile_has_its_mode(root: Path, disk: Disk) -> None:
+    (root / "file").chmod(0o640)
+    upload = disk.upload("/file")
+    (root / "file").unlink()
+    upload.put(Deadline())
+    upload.close()
+    assert mode(root / "file") == 0o640
+
+
 ACL = "system.posix_acl_access"
 
 

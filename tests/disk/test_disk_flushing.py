@@ -15,7 +15,7 @@ import pytest
 from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.disk import is_temporary
 from support.disks import open_descriptors, tree
-from support.waiting import until, until_tasks_wait
+from support.waiting import until_tasks_wait
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
@@ -169,24 +169,6 @@ async def test_a_cancelled_change_among_others_is_made_or_not(
     for number in range(5):
         assert (await backend.awrite(f"/{number}", "again", overwrite=True)).ok
     assert await off_loop(open_descriptors) == opened
-
-
-async def test_flushes_hold_up_no_listing(
-    backend: FilesystemBackend, flushes: Flushes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waiting: list[int] = []
-    monkeypatch.setattr(os, "fsync", lambda descriptor: (waiting.append(descriptor), flushes.gate.wait(20)))
-    flushes.gate.clear()
-    try:
-        async with anyio.create_task_group() as tasks:
-            for number in range(MANY):
-                tasks.start_soon(backend.awrite, f"/{number}", "x")
-            await until(lambda: len(waiting) >= 16)  # All threads that the changes of a disk may have.
-            with anyio.fail_after(10):
-                assert (await backend.als("/")).ok
-            flushes.gate.set()
-    finally:
-        flushes.gate.set()
 
 
 async def test_nothing_overtakes_an_upload(tmp_path: Path) -> None:

@@ -94,26 +94,6 @@ def test_a_window_of_a_streamed_file_equals_the_window_of_its_text(
             assert Disk(str(root)).read_window("/file", offset, limit).shown == text.window(content, offset, limit)
 
 
-@given(content=LINES, limit=st.integers(1, 5), block=st.integers(1, 9))
-def test_consecutive_windows_of_a_file_too_large_to_count_join_to_its_text(
-    tmp_path_factory: pytest.TempPathFactory, content: str, limit: int, block: int
-) -> None:
-    if text.line_count(content) == 0:
-        return
-    root = tmp_path_factory.mktemp("window")
-    (root / "file").write_bytes(content.encode())
-    parts, offset = [], 0
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(windows, "MAX_WHOLE", 0)
-        patch.setattr(files, "BLOCK", block)
-        while offset is not None:
-            shown = Disk(str(root)).read_window("/file", offset, limit, ReadLimits(judged=0)).shown
-            parts.append(shown.text)
-            assert shown.start_line == offset + 1
-            offset = shown.next_offset
-    assert "".join(parts) == content
-
-
 def test_lines_are_counted_only_up_to_a_file_size(root: Path, disk: Disk) -> None:
     (root / "log").write_bytes(b"line\n" * 400_000)
     assert disk.read_window("/log", 0, 2).shown.total_lines == 400_000

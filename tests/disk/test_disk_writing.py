@@ -73,15 +73,6 @@ def test_the_mode_of_a_new_file_respects_the_umask(root: Path, disk: Disk) -> No
     assert mode(root / "new") == 0o750
 
 
-def test_replacing_keeps_the_mode(root: Path, disk: Disk) -> None:
-    for bits in [0o600, 0o755, 0o666, 0o4755, 0o7777]:
-        (root / "file").chmod(bits)
-        disk.write_file("/file", b"new", overwrite=True)
-        assert mode(root / "file") == bits & 0o1777
-        disk.edit_file("/file", bytes.upper)
-        assert mode(root / "file") == bits & 0o1777
-
-
 def put(disk: Disk, path: str, data: bytes) -> None:
     with closing(disk.upload(path)) as upload:
         upload.write(data)

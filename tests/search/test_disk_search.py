@@ -2,7 +2,6 @@
 
 import errno
 import os
-import shutil
 import socket
 import threading
 import time
@@ -463,43 +462,6 @@ def test_a_gitignore_that_is_not_a_file_is_skipped_without_blocking(
         assert (len(paths_of(found)), found.truncated, found.skipped) == (8, False, 0)
 
 
-HUGE = {
-    "too many bytes": b"\n".join(b"*.%d-%s" % (number, b"x" * 60) for number in range(3999)),
-    "a long line": b"*?" * 60_000 + b"\n*.log",
-    "sets": b"\n".join(b"[!\xc3\xa9-\xc3\xb6]" * 10 + b"%d" % number for number in range(1000)),
-    "no patterns": b"[z-a]\n" * 3000 + b"*.log",
-}
-
-
-@pytest.mark.parametrize("content", HUGE.values(), ids=HUGE)
-def test_a_huge_gitignore_does_not_fail_or_delay_a_search(tmp_path: Path, content: bytes) -> None:
-    files = {f"d{number}/{name}": b"needle" for number in range(300) for name in ("a.log", "b.txt")}
-    root = write(tmp_path / "root", {**files, ".gitignore": content, "d7/.gitignore": b"*\n" + content})
-    for engine in (Engine.HERE, Engine.RIPGREP):
-        found = grep(root, "needle", engine=engine, ignore="git", timeout=150, max_bytes=10**6)
-        assert not found.truncated
-        assert "/d1/b.txt" in paths_of(found)
-
-
-def test_the_deadline_is_checked_while_everything_is_ignored(tmp_path: Path) -> None:
-    root = write(tmp_path / "root", {f"d/{number}/file": b"needle" for number in range(50)})
-    write(root, {f"d/{number}.txt": b"needle" for number in range(50)})
-    asked: list[str] = []
-    deadline = Deadline()
-
-    def hidden(path: str, *, is_dir: bool) -> bool:
-        asked.append(path)
-        time.sleep(0.002)  # Longer than the interval between two checks of the deadline.
-        if len(asked) == 20:
-            deadline.cancel()
-        return path != "/d"
-
-    call = Collecting(GlobRequest("**", hidden=hidden), deadline)
-    LocalSearch(Disk(str(root)), ripgrep=False).run_batch([call], "/")  # type: ignore[list-item]
-    assert call.result().truncated
-    assert len(asked) < 25
-
-
 def test_rules_are_relative_to_the_base(tmp_path: Path) -> None:
     write(
         tmp_path, {".gitignore": b"*.log", "work/.gitignore": b"/x", "work/x/1": b"", "work/a.log": b"", "other/x": b""}
@@ -633,21 +595,6 @@ def test_lines_of_another_form_are_not_used(
             with trusted():
                 result = grep(root, "needle", engine=Engine.RIPGREP)
             assert [match.text for match in result.matches or ()] == expected
-
-
-def test_files_outside_found_by_ripgrep_are_not_counted(tmp_path: Path, watched: Watched) -> None:
-    root = write(tmp_path / "root", {"dir/a": b"needle inside"})
-    write(tmp_path / "outside", {"a": b"needle outside"})
-
-    class Swapped(Disk):
-        def read_file(self, path: str, limit: int | None = None) -> Any:
-            shutil.rmtree(root / "dir")
-            (root / "dir").symlink_to(tmp_path / "outside")
-            return super().read_file(path, limit)
-
-    with searching(Swapped(str(root)), Engine.RIPGREP) as searcher:
-        result = run_alone(searcher, GrepRequest("needle"))
-    assert fields_of(result) == ([], False, 0, None)
 
 
 def test_files_deleted_during_a_search_are_no_error(tmp_path: Path) -> None:

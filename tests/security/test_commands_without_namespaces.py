@@ -4,7 +4,6 @@ The sandbox does not work for root, so programs as another account make it. Each
 slowly.
 """
 
-import errno
 import json
 import os
 import signal
@@ -228,14 +227,6 @@ def test_signals_reach_only_what_the_command_started() -> None:
     assert alive == (0, "alive\n")
 
 
-def test_debuggers_may_trace_if_that_is_asked_for() -> None:
-    own = f"called({NUMBERS['ptrace']}, 0, 0, 0, 0)"
-    other = f"called({NUMBERS['ptrace']}, 16, {{pid}}, 0, 0)"
-    source = in_python(f"{CALLED}\nprint({other}, {own})")
-    assert run(source, debugging=True) == [(0, f"{errno.EPERM} 0\n")]
-    assert run(source) == [(0, f"{errno.EPERM} {errno.EPERM}\n")]
-
-
 def test_a_command_line_shows_no_variables() -> None:
     look = "tr '\\0' ' ' < /proc/{pid}/cmdline"
     assert run(look)[0][0] != 0
@@ -315,21 +306,6 @@ anyio.run(main)
 def test_cancellation_ends_all_that_it_started(pause: str) -> None:
     assert output_as(_ACCOUNT, _IMPORTS, _CANCELLED, f"setsid sleep {pause} & sleep {pause}") == "cancelled\n"
     assert anyio.run(gone, pause)
-
-
-_STOPPED_EARLY: Final = f"""
-from deepfs.sandboxes import landlock
-sys._base_executable = {ordinary_interpreter()!r}
-landlock._PROGRAM = "import os; f = os.fork; os.fork = lambda: (os.kill(os.getpid(), 15), f())[1];" + landlock._PROGRAM
-async def main():
-    async with LandlockSandbox() as box:
-        print(repr((await box.aexecute(sys.argv[1])).output))
-anyio.run(main)
-"""
-
-
-def test_a_command_that_is_stopped_before_it_has_begun_does_not_go_on() -> None:
-    assert output_as(_ACCOUNT, _IMPORTS, _STOPPED_EARLY, "sleep 1; echo goes on") == "''\n"
 
 
 _HELD_BACK: Final = f"""

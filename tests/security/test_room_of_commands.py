@@ -117,19 +117,6 @@ async def test_a_command_cannot_hide_what_it_has_open() -> None:
     assert (exit_code, is_hidden) == (None, True), output
 
 
-NOT_COUNTED = {
-    "links to directories outside": "ln -s /usr u; ln -s / r; ln -s . s",
-    "other names of a file": "head -c 5000000 /dev/zero > f; ln f g; ln f h",
-    "holes": "truncate -s 100000000 f",
-    "a file that was deleted": "head -c 7000000 /dev/zero > f; rm f; head -c 7000000 /dev/zero > f",
-}
-
-
-@pytest.mark.parametrize("what", NOT_COUNTED)
-async def test_what_takes_no_room_does_not_count(what: str) -> None:
-    assert await printed(ACCOUNTS[-1], _RUN, f"{NOT_COUNTED[what]}; sleep 1") == [0, False, ""]
-
-
 # --- writes from outside of the box ---
 
 

@@ -124,6 +124,39 @@ def test_events(agent: Agent) -> None:
     }
 
 
+DELEGATING = """
+[[turn]]
+when = "book"
+calls = [{ name = "task", args = { description = "Chapter 1.", subagent_type = "writer" } }]
+
+[[turn]]
+when = "Chapter 1"
+text = "It was night.\\nIt rained."
+calls = [{ name = "write_file", args = { file_path = "/1.md", content = "It was night.\\n" } }]
+
+[[turn]]
+when = "Chapter 1"
+text = "Written."
+
+[[turn]]
+when = "book"
+text = "There is a book."
+"""
+
+
+def test_lines_of_a_subagent_have_its_name(agent: Agent) -> None:
+    settings = TREE + '[[agent.subagents]]\nname = "writer"\ndescription = "Writes."\n'
+    (agent.directory / "tree.toml").write_text(settings)
+    out, err = agent.run("Write a book", "--on", "tree.toml", "--yes", script=DELEGATING)
+    assert out == "There is a book.\n"
+    assert [line for line in err.splitlines() if line.startswith("[writer] ")] == [
+        "[writer] It was night.",
+        "[writer] It rained.",
+        "[writer] ✓ write_file /1.md  1 line",
+        "[writer] Written.",
+    ]
+
+
 def test_settings_of_a_tree(agent: Agent) -> None:
     tree = agent.directory / "tree.toml"
     asked = ["read_file", "write_file", "edit_file", "delete", "execute"]
@@ -248,3 +281,8 @@ def test_arguments_are_edited_as_they_are(args: dict[str, object]) -> None:
     text = as_toml(args)
     assert tomllib.loads(text) == args
     assert all(character in "\n\t" or character >= " " for character in text)
+
+
+def test_arguments_that_no_file_can_hold_are_an_error() -> None:
+    with pytest.raises(ValueError, match="cannot be edited as text"):
+        as_toml({"content": "a\ud800b"})

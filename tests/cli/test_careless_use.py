@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,11 @@ def test_tree_of_any_depth_enters_no_link(tmp_path: Path) -> None:
     with SqliteBackend(tmp_path / "deep.db") as backend:
         assert backend.write("/a" * 1200, "").ok
     assert len(deepfs("tree", f"sqlite:///{tmp_path}/deep.db").lines) == 1203
+
+
+def test_ls_of_a_name_that_is_not_utf8(tmp_path: Path) -> None:
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff")).write_text("")
+    assert (deepfs("ls", tmp_path).status, deepfs("tree", "-L", "1", f"{tmp_path}/none").status) == (2, 2)
 
 
 def test_what_an_editor_leaves_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,3 +133,11 @@ def test_an_empty_address_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
         outcome = deepfs(*command.split(), "")
         assert (outcome.status, "empty address" in outcome.err) == (2, True), command
         assert (tmp_path / "here").is_dir()
+
+
+def test_mcp_without_its_extra_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("deepfs.mcp")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    outcome = deepfs("mcp", ".")
+    assert (outcome.status, "pip install 'deepfs[mcp]'" in outcome.err) == (1, True)

@@ -52,6 +52,19 @@ def test_ls(place: str) -> None:
     assert deepfs("ls", on=f"{place}").lines == ["a.txt", "dir/"]
 
 
+def test_ls_of_several_directories(place: str) -> None:
+    outcome = deepfs("ls", f"{place}/dir/c", f"{place}/none", f"{place}/dir")
+    assert outcome.lines == ["/dir/c:", "d.txt", "", "/dir:", "b.py", "c/"]
+    assert (outcome.status, outcome.err) == (2, "deepfs ls: File '/none' not found\n")
+
+
+def test_json_names_paths_as_the_user_does(place: str) -> None:
+    entries = [json.loads(line) for line in deepfs("ls", "--json", f"{place}/dir").lines]
+    assert [(entry["path"], entry["is_dir"]) for entry in entries] == [("/dir/b.py", False), ("/dir/c/", True)]
+    found = [json.loads(line) for line in deepfs("grep", "--json", "f", f"{place}/dir").lines]
+    assert [(match["path"], match["line"], match["text"]) for match in found] == [("/dir/b.py", 1, "def f():")]
+
+
 def test_paths_of_this_machine_are_shown_as_they_were_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "dir").mkdir()
     (tmp_path / "dir/a.txt").write_text("text\n")
@@ -104,6 +117,13 @@ def test_options_of_grep(place: str) -> None:
 
 
 # --- contents --------------------------------------------------------------------------------------------------------
+
+
+def test_files_that_cannot_be_searched_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "binary").write_bytes(b"needle\0")
+    outcome = deepfs("grep", "needle", tmp_path)
+    assert (outcome.status, outcome.out) == (1, "")
+    assert outcome.err == f"deepfs grep: {tmp_path}: 1 files could not be searched\n"
 
 
 @on_both

@@ -97,6 +97,26 @@ def test_rm_of_a_root_is_refused_until_it_is_meant(tmp_path: Path) -> None:
 # --- between backends ------------------------------------------------------------------------------------------------
 
 
+def test_messages_are_those_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(tmp_path, {"a": b"A", "d/b": b"B", "\x1b[31mred\n/x": b""})
+    monkeypatch.chdir(tmp_path)
+    assert command("cp", "none", "x").err == "deepfs cp: cannot stat 'none': No such file or directory\n"
+    assert command("cp", "d", "x").err == "deepfs cp: -r not specified; omitting directory 'd'\n"
+    assert command("cp", "a", "d", "a").err == "deepfs cp: target 'a': Not a directory\n"
+    assert command("cp", "-r", "d", "d/x").err == "deepfs cp: cannot copy a directory, 'd', into itself, 'd/x'\n"
+    assert command("mv", "a", "./a").err == "deepfs mv: 'a' and './a' are the same file\n"
+    assert command("rm", "d").err == "deepfs rm: cannot remove 'd': Is a directory\n"
+    assert command("rm", "\x1b[31mred\n").err == r"deepfs rm: cannot remove '\x1b[31mred\n': Is a directory" + "\n"
+    assert command("cp", "a").status == 2
+    assert command("cp", "-fn", "a", "b").status == 2
+
+
+def test_rm_asks(tmp_path: Path) -> None:
+    root = fill(tmp_path, {"a": b"A", "b": b"B"})
+    assert command("rm", "-i", root / "a", root / "b", input="n\ny\n").status == 0
+    assert contents(root) == {"a": b"A"}
+
+
 @pytest.fixture
 def places(tmp_path: Path, postgres_files_dsn: str, s3_server: "S3Server") -> list[str]:
     """Addresses of empty directories in each kind of backend."""

@@ -98,6 +98,12 @@ def test_a_used_database_is_refused_and_stays_locked(
     assert used.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
+def test_searches_pass_a_used_database(used: sqlite3.Connection, backend: FilesystemBackend, tmp_path: Path) -> None:
+    for _ in range(3):
+        assert [match.path for match in backend.grep("plain").matches] == ["/plain.txt"]
+    assert _try_to_write(tmp_path / "dir" / "n.db") == _LOCKED
+
+
 def test_a_used_database_is_read_again_when_it_is_closed(
     used: sqlite3.Connection, backend: FilesystemBackend, tmp_path: Path
 ) -> None:

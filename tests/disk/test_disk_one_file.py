@@ -155,21 +155,3 @@ def test_a_move_checks_its_ends_again_after_waiting_for_a_lock(root: Path) -> No
         os.close(waiting)
     assert (root / "f").read_bytes() == FILES["f"]
     assert not (root / "twin").exists()
-
-
-def test_a_destination_that_disappears_during_a_move_is_no_error(root: Path) -> None:
-    waiting = os.open(root / "other", os.O_RDWR)
-    fcntl.flock(waiting, fcntl.LOCK_EX)
-
-    def change() -> bool:
-        if (root / "other").exists():
-            (root / "other").rename(root / "away")
-            fcntl.flock(waiting, fcntl.LOCK_UN)
-        return False
-
-    try:
-        when_free(Disk(str(root)).move, "/d/g", "/other", overwrite=True, deadline=ScriptedDeadline(cancelled=change))
-    finally:
-        os.close(waiting)
-    assert (root / "other").read_bytes() == FILES["d/g"]
-    assert (root / "away").read_bytes() == FILES["other"]

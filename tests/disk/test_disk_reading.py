@@ -212,25 +212,6 @@ def test_the_version_of_a_partly_read_file_depends_on_its_status(root: Path, dis
         disk.write_file("/file", b"", if_match=text.version(content))
 
 
-@pytest.mark.parametrize("age", [0, 3_000_000_000])
-def test_a_version_is_valid_until_the_file_changes(
-    root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, age: int
-) -> None:
-    (root / "file").write_bytes(b"1")
-    later = time.time_ns() + age
-    monkeypatch.setattr(time, "time_ns", lambda: later)
-    known = version(disk)
-    assert version(disk) == known
-    disk.edit_file("/file", lambda data: data + b"2", if_match=known)
-    with pytest.raises(ConflictError):
-        disk.edit_file("/file", lambda data: data + b"3", if_match=known)
-    for path in ("/file", "/missing", "/missing/below"):
-        with pytest.raises(ConflictError):
-            disk.write_file(path, b"3", if_match=known)
-    disk.write_file("/file", b"4", if_match=version(disk))
-    assert (root / "file").read_bytes() == b"4"
-
-
 def test_comparing_a_version_takes_bounded_memory_and_can_be_cancelled(root: Path, disk: Disk) -> None:
     with (root / "file").open("wb") as file:
         file.truncate(64 << 20)

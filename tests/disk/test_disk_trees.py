@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deepfs import CompositeBackend, FilesystemBackend, MemoryBackend
 from deepfs.disk import Deadline, Disk, FileRun, is_temporary, relocation
 from deepfs.errors import (
     AlreadyExistsError,
@@ -206,30 +207,6 @@ def test_a_walk_yields_links_to_files_inside_and_no_other_links(root: Path, disk
         (root / "dir" / name).symlink_to(target)
     assert walked(disk) == ["/dir.txt", "/dir/file", "/dir/file-link", "/dir/sub/deep"]
     assert walked(disk, "/dir/cycle/dir/sub") == ["/dir/cycle/dir/sub/deep"]
-
-
-def test_a_walk_enters_only_allowed_directories_and_reports_unreadable_ones() -> None:
-    with public_directory() as root, seen_by_nobody():
-        for name in ("closed", "open", "pruned"):
-            (root / name).mkdir()
-            (root / name / "file").touch()
-        (root / "closed").chmod(0)
-        asked: list[str] = []
-        closed: list[str] = []
-
-        class Pruning:
-            def files(self, _: str, names: list[str], __: Deadline) -> list[str]:
-                return names
-
-            def directories(self, directory: str, names: list[str], _: Deadline) -> list[str]:
-                asked.extend(directory + name for name in names)
-                return [name for name in names if name != "pruned"]
-
-        walk = Disk(str(root)).walk_runs("/", Pruning(), unreadable=lambda path, _: closed.append(path))
-        assert [found.path for run in walk for found in run] == ["/open/file"]
-        assert asked == ["/closed", "/open", "/pruned"]
-        assert closed == ["/closed"]
-        (root / "closed").chmod(0o700)
 
 
 def test_a_walk_that_is_closed_or_cancelled_leaves_no_descriptor_open(disk: Disk) -> None:
@@ -674,6 +651,30 @@ def test_a_cancelled_deletion_ends(disk: Disk) -> None:
 # --- trees for a transfer to another storage ---
 
 
+def test_a_move_out_of_a_read_only_directory_names_the_source() -> None:
+    with public_directory() as root, seen_by_nobody():
+        (root / "in" / "d").mkdir(parents=True)
+        (root / "in" / "a").write_bytes(b"x")
+        (root / "in").chmod(0o555)
+        disk = Disk(str(root))
+        for name in ("a", "d"):
+            with pytest.raises(PermissionDeniedError, match=f"'/in/{name}'"):
+                disk.move(f"/in/{name}", f"/{name}")
+        assert sorted(path.name for path in root.iterdir()) == ["in"]
+        (root / "in").chmod(0o700)
+
+
+def test_a_tree_that_finds_no_place_for_its_directories_stays() -> None:
+    memory = MemoryBackend()
+    memory.write("/tree/sub/file", "x")
+    with public_directory() as root, seen_by_nobody():
+        (root / "closed").mkdir(mode=0o555)
+        files = CompositeBackend(memory, {"/disk": FilesystemBackend(root)})
+        for transfer in (files.copy, files.move):
+            assert transfer("/tree", "/disk/closed/tree").code == "permission_denied"
+    assert memory.read("/tree/sub/file").ok
+
+
 def test_list_tree_counts_entries_that_cannot_be_listed_or_deleted() -> None:
     with public_directory() as root, seen_by_nobody():
         for name in ("closed", "kept"):
@@ -693,21 +694,3 @@ def test_list_tree_counts_entries_that_cannot_be_listed_or_deleted() -> None:
         assert listed.omission is not None
         for name in ("closed", "kept"):
             (root / name).chmod(0o700)
-
-
-def test_list_tree_reports_links_and_special_files_by_kind(root: Path, disk: Disk) -> None:
-    (root / "t").mkdir(parents=True)
-    (root / "t" / "file").write_bytes(b"x")
-    for name, target in {"to-file": "file", "to-dir": ".", "nowhere": "none", "out": "/etc/passwd"}.items():
-        (root / "t" / name).symlink_to(target)
-    os.mkfifo(root / "t" / "pipe")
-    listed = {entry.path[3:]: (entry.kind, entry.leads_to) for entry in disk.list_tree("/t").entries[1:]}
-    assert listed == {
-        "file": ("file", None),
-        "nowhere": ("link", None),
-        "out": ("link", None),
-        "pipe": ("special", None),
-        "to-dir": ("link", "directory"),
-        "to-file": ("link", "file"),
-    }
-    assert [entry.kind for entry in disk.list_tree("/t/to-dir").entries] == ["link"]

@@ -16,6 +16,8 @@ import pytest
 
 from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.disk import file_locks
+from deepfs.disk.usage import BoundedDisk, DiskUse
+from deepfs.threads import pool
 from deepfs.types import ErrorCode
 from support.disks import open_descriptors, tree
 from support.waiting import until
@@ -204,20 +206,6 @@ async def test_changes_of_one_file_are_made_in_the_order_of_their_calls(
     assert await content(root / "file") == "old 4 3 2 1 0"
 
 
-async def test_the_time_of_each_uploaded_file_starts_when_its_turn_comes(
-    backend: FilesystemBackend, root: Path, attempts: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("deepfs.backends.filesystem._WAIT_S", 0.05)
-    async with held(root / "file", root / "other"):
-        files = [("/file", b"new"), ("/a", b""), ("/other", b"new"), ("/b", b"")]
-        done = await backend.aupload_files(files)
-    assert [(each.path, each.error) for each in done] == [
-        ("/file", "timeout"), ("/a", None), ("/other", "timeout"), ("/b", None),
-    ]  # fmt: skip
-    other = await off_loop((root / "other").stat)
-    assert [inode for _, inode in attempts].count(other.st_ino) > 1
-
-
 def test_a_sync_change_waits_for_a_lock(
     backend: FilesystemBackend, root: Path, attempts: list[tuple[str, int]]
 ) -> None:
@@ -272,3 +260,18 @@ async def test_a_move_waits_for_the_files_that_it_removes_and_spares_what_was_wr
     assert await content(held_file) == ("later" if is_written else None)
     assert await off_loop(partial(tree, root / "new")) == {"a": b"a", "sub": None, "sub/b": b"b", "sub/c": b"c"}
     assert await off_loop(open_descriptors) == opened
+
+
+async def test_attempts_that_found_a_lock_take_no_room(root: Path, attempts: list[tuple[str, int]]) -> None:
+    use = DiskUse(str(root), 1 << 20)
+    disk = BoundedDisk(str(root), use)
+    await off_loop(lambda: disk.write_file("/new", b""))
+    before = use._known
+    async with held(root / "file"):
+        for change in (
+            lambda: disk.write_file("/file", bytes(1 << 18), overwrite=True),
+            lambda: disk.edit_file("/file", lambda _: bytes(1 << 18)),
+        ):
+            with pytest.raises(file_locks.LockHeldError):
+                await pool.run(change)
+    assert (use._known, use._pending) == (before, 0)

@@ -179,26 +179,6 @@ async def test_a_directory_that_is_deleted_and_made_anew_stays_watched(root: Pat
         await reader.expect("/dir/more/last.txt", "modified")
 
 
-@pytest.mark.parametrize("base", ["root", "link"])
-async def test_a_directory_that_a_link_leads_to_may_come_and_go(root: Path, base: str) -> None:
-    def remove() -> None:
-        shutil.rmtree(root / "dir")
-
-    def make() -> None:
-        (root / "dir").mkdir(parents=True)
-        (root / "dir" / "new.txt").touch()
-
-    await outside((root / "to-dir").symlink_to, "dir")
-    await outside((root.parent / "link").symlink_to, root)
-    async with watch_changes(FilesystemBackend(root.parent / base), "/to-dir") as reader:
-        for gone in ("/to-dir/b.txt", "/to-dir/new.txt"):
-            reader.received.clear()
-            await outside(remove)
-            await reader.until(lambda gone=gone: ChangeEvent(gone, "deleted") in reader.received)
-            await outside(make)
-            await reader.until(lambda: ChangeEvent("/to-dir/new.txt", "created") in reader.received)
-
-
 async def test_a_root_that_does_not_exist_can_be_watched(tmp_path: Path) -> None:
     backend = FilesystemBackend(tmp_path / "not" / "yet" / "there")
     async with aclosing(backend.awatch("/")) as events:

@@ -208,27 +208,6 @@ def test_a_file_without_write_permission_is_not_replaced() -> None:
         assert tree(root) == {"file": b"old", "other": b"other"}
 
 
-def test_a_directory_without_write_permission_is_not_changed() -> None:
-    with public_directory() as root, seen_by_nobody():
-        (root / "dir").mkdir()
-        (root / "dir" / "file").write_bytes(b"old")
-        (root / "dir").chmod(0o555)
-        disk = Disk(str(root))
-        changes: list[Callable[[], None]] = [
-            lambda: disk.write_file("/dir/new", b""),
-            lambda: disk.write_file("/dir/new/deep", b""),
-            lambda: disk.write_file("/dir/file", b"", overwrite=True),
-            lambda: disk.edit_file("/dir/file", bytes.upper),
-            lambda: disk.delete("/dir/file"),
-            lambda: disk.move("/dir/file", "/moved"),
-        ]
-        for change in changes:
-            with pytest.raises(PermissionDeniedError):
-                change()
-        assert tree(root) == {"dir": None, "dir/file": b"old"}
-        (root / "dir").chmod(0o755)
-
-
 # --- features that a file system may lack ---
 
 

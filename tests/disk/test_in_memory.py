@@ -311,28 +311,6 @@ async def test_paths_without_links_are_resolved_without_a_thread(
     assert await without_threads(lambda: backend.aresolve_paths(given[:2])) == expected[:2]
 
 
-@pytest.fixture
-def linked(root: Path) -> Path:
-    link_to(root / "link", Path("dir"))
-    link_to(root / "dangling", Path("nothing"))
-    link_to(root / "outside", root.parent)
-    return root
-
-
-async def test_paths_with_links_or_without_a_file_are_resolved_as_ever(linked: Path) -> None:
-    for path in ["/link", "/link/file.txt", "/dangling", "/outside", "/missing", "/dir/file.txt/x", "\0"]:
-        backend = FilesystemBackend(linked)
-        expected = {
-            "/link": "/dir",
-            "/link/file.txt": "/dir/file.txt",
-            "/dangling": "/nothing",
-            "/outside": None,
-            "\0": None,
-        }
-        for _ in range(2):
-            assert await backend.aresolve_paths(["/dir", path]) == ["/dir", expected.get(path, path)]
-
-
 # --- turns of the loop -----------------------------------------------------------------------------------------------
 
 
@@ -356,6 +334,26 @@ async def test_many_reads_at_once_leave_turns_to_other_tasks_and_are_served_in_o
             await anyio.lowlevel.checkpoint()
     assert turns >= 50
     assert sorted(served) == list(range(50))
+
+
+async def test_a_cancelled_reader_leaves_the_queue_to_the_others(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend, served = FilesystemBackend(root), list[int]()
+    await backend.aread("/dir/file.txt")
+    monkeypatch.setattr(loop_bridge, "_WORK_S", 0)
+
+    async def read(number: int, scope: anyio.CancelScope) -> None:
+        with scope:
+            await backend.aread("/dir/file.txt")
+            served.append(number)
+
+    scopes = [anyio.CancelScope() for _ in range(30)]
+    async with anyio.create_task_group() as tasks:
+        for number, scope in enumerate(scopes):
+            tasks.start_soon(read, number, scope)
+        await anyio.lowlevel.checkpoint()
+        for scope in scopes[1::2]:
+            scope.cancel()
+    assert set(served) >= set(range(0, 30, 2))
 
 
 async def test_a_turn_ends_whatever_a_signal_handler_raises(monkeypatch: pytest.MonkeyPatch) -> None:

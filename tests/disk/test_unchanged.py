@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from deepfs.disk import Disk, UnchangedFiles, unchanged
+from deepfs.errors import DeadlineError
 from deepfs.text.access import Role
 from deepfs.threads.deadline import Deadline
+from support.deadlines import ScriptedDeadline
 from support.disks import open_descriptors
 from support.trees import write
 
@@ -199,3 +201,9 @@ def test_the_start_must_be_without_links_and_judges(root: Path, tmp_path: Path) 
             pass
 
     assert disk.with_access(Permissive()).select_unchanged("/") is None
+
+
+def test_selecting_can_be_stopped(root: Path) -> None:
+    since = begun(root)
+    with pytest.raises(DeadlineError):
+        since.select_plain(FILES, 100, ScriptedDeadline(cancelled=lambda: True))

@@ -336,27 +336,6 @@ def test_many_files_are_begun_in_process_and_finished_by_ripgrep(
         assert fields_of(grep(root, "needle", engine=Engine.AUTOMATIC, max_count=max_count)) == fields_of(expected)
 
 
-def test_greps_for_several_texts_share_the_lines_of_ripgrep(
-    tmp_path: Path, watched: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    long = b"x" * (MAX_LINE - 10)
-    contents = {
-        "a.txt": b"needle\nboth: needle, other\nother\n",
-        "b.txt": b"other 1\n%s needle\n%s1\n" % (long, long),
-        "c.txt": b"1\nneedle\n" * 3,
-        "d.txt": b"none\n",
-    }
-    root = write(tmp_path / "root", contents)
-    patterns = ["needle", "other", "1", "needle", "missing"]
-    calls = [Collecting(GrepRequest(pattern)) for pattern in patterns]
-    expected = [grep(root, pattern, engine=Engine.HERE) for pattern in patterns]
-    monkeypatch.setattr(engines._SearchTask, "scan", lambda *_: pytest.fail("a file was searched again"))
-    with trusted(), searching(root, Engine.RIPGREP) as searcher:
-        searcher.run_batch(calls, "/")  # type: ignore[arg-type]
-    assert [fields_of(call.result()) for call in calls] == [fields_of(each) for each in expected]
-    assert [len(each.matches or ()) for each in expected] == [6, 3, 5, 6, 0]
-
-
 @pytest.mark.parametrize("size", [MAX_LINE - 1, MAX_LINE, 4 * MAX_LINE, 5 * MAX_LINE])
 def test_greps_for_several_texts_find_those_far_behind_in_long_lines(tmp_path: Path, size: int) -> None:
     root = write(

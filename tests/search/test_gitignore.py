@@ -81,6 +81,13 @@ def test_hostile_patterns_are_matched_fast() -> None:
 # --- directories -----------------------------------------------------------------------------------------------------
 
 
+def test_the_cache_of_verdicts_is_bounded() -> None:
+    rules = compile_rules(["*.o"])
+    verdicts = {rules.verdict(f"{number}.{'oc'[number % 2]}", is_dir=False) for number in range(25_000)}
+    assert verdicts == {True, None}
+    assert len(rules._remembered) <= 10_000
+
+
 def _ignoring(root: str, files: dict[str, str], base: str = "/") -> Ignoring:
     contents = {path: text.encode() for path, text in files.items()}
     ignored = Ignoring(base, root, compile_rules(()), contents.get)
@@ -139,6 +146,12 @@ _LINE = st.builds(
     st.sampled_from(["", "", "", " ", "\r", "\t", " \t", " \r", "\\ ", "\\  "]),
 )
 _PATH = st.lists(_NAME, min_size=1, max_size=4).map("/".join)
+
+
+def test_a_path_may_be_very_deep() -> None:
+    ignored = _ignoring("/", {"/.gitignore": "x"})
+    assert not ignored("/a" * 2000, is_dir=False)
+    assert ignored("/a" * 1000 + "/x" + "/a" * 1000, is_dir=False)
 
 
 @pytest.mark.needs("git")

@@ -5,8 +5,8 @@ from typing import Any
 import anyio.to_thread
 import pytest
 
-from deepfs import BackendProtocol, CompositeBackend, GlobResult, GrepResult, MemoryBackend
-from deepfs.operations import Glob, Grep, Operation
+from deepfs import CompositeBackend, GrepResult, MemoryBackend
+from deepfs.operations import Grep, Operation
 
 pytestmark = pytest.mark.anyio
 
@@ -72,17 +72,3 @@ async def test_a_missing_option_is_unsupported_but_a_limit_is_applied() -> None:
     assert (await backend.arun(Grep("x", regex=True))).code == "unsupported"
     limited = await backend.arun(Grep("x", max_count=1))
     assert (len(limited.matches or ()), limited.truncated) == (1, True)
-
-
-def test_a_class_may_define_run_alone() -> None:
-    class Half(BackendProtocol):
-        async def run(self, operation: Operation) -> Any:
-            match operation:
-                case Grep():
-                    return GrepResult(matches=[])
-                case Glob():
-                    return GlobResult(matches=[])
-            return await super().run(operation)
-
-    assert (Half().glob("*").matches, Half().grep("x").matches) == ([], [])
-    assert Half().read("/a").code == "unsupported"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from deepfs.search.query import Match, Regexp, Stretches, compile_query, search
+from deepfs.search.query import Match, Regexp, Stretches, TooMuchWorkError, compile_query, search
 from deepfs.threads.deadline import Deadline
 from support.deadlines import ScriptedDeadline
 
@@ -95,3 +95,8 @@ def test_a_too_expensive_line_is_skipped() -> None:
     assert search(query, "/f", b"short\n" + b"x" * 1_000_000).skipped
     assert not search(query, "/f", b"short\n" + b"x" * 1_000).skipped
     assert search(compile_query("(x+x+)+y", regex=True), "/f", b"x" * 9_000_000 + b"y").matches
+
+
+def test_a_too_expensive_line_raises_in_find_by_line() -> None:
+    with pytest.raises(TooMuchWorkError):
+        Stretches(compiled(r"(\pL{1,5}.){20}\d"), b"x" * 1_000_000, Deadline()).find_by_line(0)

@@ -9,11 +9,7 @@ import pytest
 
 from deepfs.backends.local_shell import LocalShellBackend
 from deepfs.backends.memory import MemoryBackend
-from deepfs.backends.wrapper import WrapperBackend
-from deepfs.errors import BackendError
-from deepfs.operations import Operation
 from deepfs.policy import AuditedBackend, AuditRecord
-from deepfs.testing import FaultyBackend
 
 pytestmark = pytest.mark.anyio
 
@@ -72,16 +68,3 @@ async def test_a_record_tells_what_was_cut_of_it() -> None:
     assert log[0]["arguments"]["pattern"].startswith("xxx")
     assert log[0]["arguments"]["pattern"].endswith("[5,000,000 characters]")
     assert len(log[0]["arguments"]["pattern"]) < 11_000
-
-
-async def test_what_a_backend_returns_wrongly_has_a_record() -> None:
-    log = Log()
-    backend = AuditedBackend(FaultyBackend(MemoryBackend(), {"read": BackendError("\ud800" * 3)}), log)
-    await backend.aread("/a")
-
-    class Nonsense(WrapperBackend):
-        async def run(self, operation: Operation) -> Any:
-            return [1, None, "\ud800"]
-
-    await AuditedBackend(Nonsense(MemoryBackend()), log).aread("/a")
-    assert [entry["ok"] for entry in log] == [False, True]

@@ -1,6 +1,7 @@
 """What a sandbox answers is not trusted: it is checked, bounded, and refused by one error."""
 
 import fcntl
+import gzip
 import os
 import tracemalloc
 import zlib
@@ -18,7 +19,7 @@ from anyio.lowlevel import checkpoint
 from deepfs import CompositeBackend, FilesystemPermission, MemoryBackend, PermissionedBackend
 from deepfs.errors import BackendError, DeepFSError
 from deepfs.sandboxes.base import BaseSandbox
-from deepfs.sandboxes.remote import StreamEnds, exit_code_of
+from deepfs.sandboxes.remote import StreamEnds, exit_code_of, read_all
 from deepfs.testing.suite import assert_ok, content_of
 from deepfs.text.entries import EntryChange
 from deepfs.types import ExecuteResponse
@@ -90,6 +91,13 @@ async def test_a_frame_that_is_not_whole_and_unchanged_is_refused() -> None:
         assert (await sandbox.als("/d")).code == "backend_error", change(framed_well(b"nonce"), "nonce")[:100]
 
 
+async def test_an_answer_that_cannot_be_decompressed_is_refused() -> None:
+    for text in ("!!!!", b64encode(gzip.compress(b"ok\n" * 100)[:-9]).decode(), b64encode(b"\x1f\x8b no").decode()):
+        checksum = sha256(text.encode()).hexdigest()
+        sandbox = LyingSandbox(lambda words, text=text, sum=checksum: framed(words[0], text, len(text), sum))  # type: ignore[misc]
+        assert (await sandbox.als("/d")).code == "backend_error"
+
+
 async def test_an_answer_in_parts_takes_no_more_commands_than_its_length_allows() -> None:
     sandbox = LyingSandbox(lambda words: framed(words[0], "A" * 64_000, 16 * _MIB, "0" * 64))
     assert (await sandbox.als("/d")).code == "backend_error"
@@ -149,7 +157,7 @@ _MALFORMED = {
     "put": [b"ok\n", b"ok\nok\nok\n", b"ok\nno\n"],
     "grep": [
         *(b"ok\nfile 3 /work/d/a//\non", b"ok\nfile -3 /work/d/a//\none", b"ok\nmore 0 /work/d/a//\n"),
-        *(b"ok\nfull 0 //\nfile 0 /work/d/a//\n", b"ok\nfile 99999999 /work/d/a//\n"),
+        *(b"ok\nfull 0 //\nfile 0 /work/d/a//\n", b"ok\nfile 99999999 /work/d/a//\n", b"ok\nfull 0 //\nmore"),
     ],
     "resolve": [b"", b"ok /d//\n", b"ok /d//\nok /d//\nok /d//\n", b"maybe /d//\nok /d//\n", b"ok\n"],
     "entries": [b"ok\n", b"ok\n81a4 0 0 /work/d/a//\n", b"ok\n41ed 0 0 /work/d//\n81a4 0 zz /work/d/a//\n"],
@@ -515,3 +523,11 @@ async def test_a_missing_exit_code_is_an_error() -> None:
     for told in [None, "0", 1.5, float("nan"), 10**20]:
         with pytest.raises(BackendError, match="did not tell how the command ended"):
             exit_code_of(told)
+
+
+async def test_an_error_of_a_stream_is_raised_as_it_is() -> None:
+    async def broken() -> None:
+        raise OSError("gone")
+
+    with pytest.raises(OSError, match="gone"):
+        await read_all(broken, broken)

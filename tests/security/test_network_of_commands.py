@@ -293,6 +293,13 @@ async def test_a_public_address_of_this_machine_is_refused(monkeypatch: pytest.M
         assert not site.got
 
 
+async def test_an_unreachable_host_is_told_as_such() -> None:
+    async with proxied("site.test:PORT", "127.0.0.1:1", "site.test:1") as (site, say):
+        assert (await say(b"CONNECT site.test:1 HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 502 ")
+        site.found = ["no address"]
+        assert (await say(b"CONNECT site.test:PORT HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 502 ")
+
+
 async def test_slow_names_hold_up_no_lookup_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     lookup, over = socket.getaddrinfo, Event()
 
@@ -463,6 +470,11 @@ async def test_a_command_does_not_run_without_its_proxy(tmp_path: Path, monkeypa
     response = await BubblewrapSandbox(tmp_path, network=["example.org"]).aexecute("echo one > f")
     assert (response.exit_code, "its network cannot be set up" in response.output) == (None, True)
     assert not await anyio.to_thread.run_sync(os.listdir, tmp_path)
+
+
+async def test_the_proxy_does_not_listen_beside_a_process_without_a_network_of_its_own() -> None:
+    with pytest.raises(OSError, match="no network namespace"):
+        await anyio.to_thread.run_sync(listen_beside, os.getpid())
 
 
 async def test_programs_of_this_process_do_not_inherit_the_listener(

@@ -25,7 +25,7 @@ from deepfs.policy.hooks import HookedBackend
 from deepfs.policy.limits import QuotaBackend
 from deepfs.policy.permissions import FilesystemPermission, PermissionedBackend
 from deepfs.sandboxes.landlock import LandlockSandbox
-from deepfs.text.access import access_at
+from deepfs.text.access import AccessScope, Role, access_at, current_access, permits
 from deepfs.text.entries import EntryChange, TreeListing
 from deepfs.types import FileDownloadResponse, ReadResult
 from support.disks import tree
@@ -261,22 +261,6 @@ async def test_a_copy_to_another_mount_needs_no_permission_to_read_there(tmp_pat
     }
 
 
-@pytest.mark.parametrize("make_inner", [lambda _: MemoryBackend(), FilesystemBackend])
-async def test_what_may_be_read_in_a_mount_that_may_not_be_read_itself_is_found(
-    tmp_path: Path, make_inner: Callable[[Path], BackendProtocol]
-) -> None:
-    mounts = CompositeBackend(MemoryBackend(), {"/mount": make_inner(tmp_path)})
-    await mounts.aupload_files([("/mount/open/file", b"1"), ("/mount/denied/file", b"1")])
-    rules = [FilesystemPermission(["read"], ["/mount/open/**"]), FilesystemPermission(["read"], ["/mount/**"], "deny")]
-    backend = PermissionedBackend(mounts, rules)
-    globbed, grepped = await backend.aglob("**"), await backend.agrep("1")
-    assert (globbed.error, [found.path for found in globbed.matches or ()]) == (None, ["/mount/open/file"])
-    assert (grepped.error, [match.path for match in grepped.matches or ()]) == (None, ["/mount/open/file"])
-    listed = [entry.path for entry in (await backend.alist_tree("/")).entries]
-    assert [path for path in listed if path != "/"] == ["/mount/open", "/mount/open/file"]
-    assert (await backend.als("/mount")).code == "permission_denied"
-
-
 class SwappedWhileKept(FilesystemBackend):
     """Files whose link leads to `/denied` while a layer downloads what an operation is about to replace."""
 
@@ -361,3 +345,15 @@ async def test_a_large_file_that_is_copied_to_another_mount_is_judged_where_it_i
     copied = await backend.acopy("/disk/link/large", "/other/secret")
     assert copied.code == "permission_denied"
     assert not await in_thread((other / "secret").exists)
+
+
+def test_what_lies_outside_of_the_root_of_a_layer_is_refused_also_where_paths_stay_the_same() -> None:
+    with AccessScope(AllowsAll()), access_at("/a", "/a"):
+        assert permits(current_access(), "/a/file")
+        assert not permits(current_access(), "/b")
+
+
+class AllowsAll:
+    """An access check that refuses nothing."""
+
+    def check(self, path: str, role: Role, shown: str) -> None: ...

@@ -11,6 +11,7 @@ from deepfs import Capabilities, FileDataV2, FlatBackend, MemoryBackend
 from deepfs.errors import PermissionDeniedError
 from deepfs.policy import ReadOnlyBackend
 from deepfs.testing import ReadOnlyConformance
+from deepfs.testing.conformance.read_only import RefusalConformance
 from deepfs.text.flat_tree import Change
 from deepfs.text.records import new_file
 from support.raw import RawMemory
@@ -67,3 +68,31 @@ class TestReadOnlyMemory(RawMemory, ReadOnlyConformance):
     def backend(self) -> ReadOnlyBackend:
         self.memory = MemoryBackend()
         return ReadOnlyBackend(self.memory)
+
+
+class RawOf(RawMemory, RefusalConformance):
+    """The part of the suite about refusals, over a memory."""
+
+    def __init__(self) -> None:
+        self.memory = MemoryBackend()
+
+
+class DeletesBehindARefusal(ReadOnlyBackend):
+    async def adelete(self, path: str, *, if_match: str | None = None) -> object:  # type: ignore[override]
+        await self.inner.adelete(path, if_match=if_match)
+        raise PermissionDeniedError(path)
+
+
+@pytest.mark.anyio
+async def test_backends_that_change_files_or_let_models_try_fail() -> None:
+    for test, said in (
+        (RawOf.test_every_change_is_refused, "write: WriteResult"),
+        (RawOf.test_every_upload_is_refused, None),
+        (RawOf.test_it_declares_that_it_changes_nothing, "offers_changes"),
+    ):
+        suite = RawOf()
+        with pytest.raises(AssertionError, match=said):
+            await test(suite, suite.memory)
+    suite = RawOf()
+    with pytest.raises(AssertionError, match="None"):
+        await suite.test_every_change_is_refused(DeletesBehindARefusal(suite.memory))

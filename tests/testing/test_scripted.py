@@ -1,5 +1,7 @@
 """The model with a script: alone, and as the model of an agent."""
 
+import operator
+from functools import reduce
 from pathlib import Path
 
 import anyio
@@ -7,7 +9,7 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 
 from deepfs import MemoryBackend, create_deep_agent
-from deepfs.testing import ScriptedModel, ScriptEndedError, Turn
+from deepfs.testing import Call, ScriptedModel, ScriptEndedError, Turn
 
 # LangChain's models run on asyncio only.
 pytestmark = pytest.mark.anyio
@@ -47,6 +49,20 @@ async def test_a_turn_may_be_for_certain_requests_only() -> None:
         "of any",
         "of two",
     ]
+
+
+async def test_it_streams_its_text_in_pieces_and_its_calls() -> None:
+    turn = Turn("I write  it down.", [Call("write_file", {"file_path": "/a", "content": "é"}), Call("ls")])
+    model = ScriptedModel(script=[turn, turn])
+    streamed = [[chunk async for chunk in model.astream("a")], list(model.stream("b"))]
+    for pieces in streamed:
+        assert [piece.text for piece in pieces if piece.text] == ["I", " write", "  it", " down."]
+        whole = reduce(operator.add, pieces)
+        assert [(call["name"], call["args"]) for call in whole.tool_calls] == [
+            (each.name, each.args) for each in turn.calls
+        ]
+    ids = [call["id"] for pieces in streamed for call in reduce(operator.add, pieces).tool_calls]
+    assert len({*ids}) == 4
 
 
 async def test_a_script_in_a_file_drives_an_agent(tmp_path: Path) -> None:

@@ -82,6 +82,7 @@ WRITTEN: list[tuple[str, dict[str, bytes], dict[str, bytes] | None]] = [
         (f"--- f\n+++ g\n{CHANGE}", {"f": OLD}, {"f": NEW}),
         (f"--- a/f\n+++ b/f\n{CHANGE}", {"f": OLD}, {"f": NEW}),
         (f"--- /old/f\n+++ /new/f\n{CHANGE}", {"f": OLD}, {"f": NEW}),
+        (f"--- old/dir/f\n+++ f\n{CHANGE}", {"f": OLD}, {"f": NEW}),
         (f"Hello\n\n--- a/f\n+++ b/f\n{CHANGE}-- \n2.39\n", {"f": OLD}, {"f": NEW}),
         (f"--- a/f\n+++ b/f\n{CHANGE}".replace("\n", "\r\n"), {"f": OLD}, {"f": NEW}),
         ("--- a/f\n+++ /dev/null\n@@ -1 +0,0 @@\n-x\n", {"f": b"x\n", "g": b""}, {"g": b""}),

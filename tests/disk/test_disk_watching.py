@@ -4,7 +4,6 @@ import ctypes
 import os
 import shutil
 from collections.abc import Callable
-from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -177,17 +176,6 @@ async def test_a_directory_that_is_deleted_and_made_anew_stays_watched(root: Pat
         await reader.until(lambda: reader.files == {"/dir/more/last.txt"})
         await outside((root / "dir" / "more" / "last.txt").write_text, "x")
         await reader.expect("/dir/more/last.txt", "modified")
-
-
-async def test_a_root_that_does_not_exist_can_be_watched(tmp_path: Path) -> None:
-    backend = FilesystemBackend(tmp_path / "not" / "yet" / "there")
-    async with aclosing(backend.awatch("/")) as events:
-        assert await anext(events) == ChangeEvent("/", "resync")
-        assert (await backend.awrite("/a.txt", "a")).ok
-        with anyio.fail_after(20):
-            assert await anext(events) == ChangeEvent("/a.txt", "created")
-            await outside((tmp_path / "not").rename, tmp_path / "elsewhere")
-            assert (await anext(events)).kind in ("resync", "deleted")
 
 
 async def test_a_watched_file_may_come_go_and_be_replaced(root: Path) -> None:

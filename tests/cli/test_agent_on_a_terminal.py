@@ -1,6 +1,5 @@
 """`deepfs agent` on a terminal: what a person sees, answers by keys, Ctrl-C, and what outlives a killed process."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -121,25 +120,6 @@ def test_a_talk(place: Path) -> None:
     assert "\x1b[2J" not in terminal.written.decode()
     assert (place / "files" / "plan.md").read_text() == "1. Think\n2. Wait\x1b[2J\n"
     assert sorted(each.name for each in (place / "files").iterdir()) == ["a.md", "b.md", "plan.md"]
-
-
-def test_no_colours_and_140_columns(place: Path) -> None:
-    with Terminal([*ON_FILES, "tidy"], place, columns=140, variables={"NO_COLOR": "1"}) as terminal:
-        terminal.type("r", after=KEYS)
-        terminal.type("\n", after="Why?")
-        terminal.type("aaa", after=KEYS)  # Pasted text is no answer.
-        assert terminal.interrupt_to_the_end() == 130
-    assert "before I change any of them, as a careful editor has to.\n" in terminal.screen
-    assert re.search(rb"\x1b\[[0-9;]*m", terminal.written) is None
-    (place / "script.toml").write_text('[[turn]]\ntext = "Tidied."\n')
-    with Terminal([*ON_FILES, "-c"], place) as terminal:  # No answer was taken: both questions wait.
-        terminal.type("a", after=KEYS)
-        terminal.type("a", after=KEYS)
-        terminal.wait_for("Tidied.\n")
-        terminal.type("\x04", after=PROMPT)
-        assert terminal.status() == 0
-    assert re.search(rb"\x1b\[[0-9;]*m", terminal.written) is not None
-    assert (place / "files" / "new.md").read_text() == "row\n" * 30
 
 
 def test_killed_within_a_call_and_within_a_question(place: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from deepfs import DeleteResult, FilesystemBackend, SqliteBackend
-from support.command_line import COMMAND, deepfs, on_terminal
+from support.command_line import COMMAND, deepfs
 
 
 def test_tree_of_any_depth_enters_no_link(tmp_path: Path) -> None:
@@ -77,15 +77,6 @@ def test_names_in_a_diff_forge_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "old/victim").read_text() == "safe\n"
 
 
-def test_diff_names_empty_files_on_one_side(tmp_path: Path) -> None:
-    (tmp_path / "old").mkdir()
-    (tmp_path / "new").mkdir()
-    (tmp_path / "new/empty").write_text("")
-    told = "diff --git a/empty b/empty\nnew file mode 100644\nindex 0000000..e69de29\n"
-    assert deepfs("diff", f"file://{tmp_path}/old#/", f"file://{tmp_path}/new#/") == (1, told, "")
-    assert deepfs("diff", "-q", f"file://{tmp_path}/old#/", f"file://{tmp_path}/new#/") == (1, "Only /empty\n", "")
-
-
 def test_closed_streams_are_no_files(tmp_path: Path) -> None:
     """Without standard streams, nothing is written into a file that takes their numbers, and nothing is read."""
     command = " ".join(COMMAND)
@@ -108,25 +99,6 @@ def test_closed_streams_are_no_files(tmp_path: Path) -> None:
         "deepfs: No space left on device",
     ]
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("a.txt", "text")]
-
-
-def test_a_deleted_directory_is_told(tmp_path: Path) -> None:
-    gone = tmp_path / "gone"
-    command = f"mkdir {gone} && cd {gone} && rmdir {gone} && {' '.join(COMMAND)} ls"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (2, "deepfs ls: the current directory is not there any more\n")
-
-
-def test_a_pager_of_blanks_is_none(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("text\n")
-    assert on_terminal(["cat", "a.txt"], columns=80, cwd=tmp_path, PAGER=" ") == "text\n"
-
-
-def test_columns_have_room_for_wide_characters(tmp_path: Path) -> None:
-    for name in ("漢字漢字", "e\u0301e\u0301", "abcdefgh", "i"):
-        (tmp_path / name).write_text("")
-    # Both names of a row are 8 columns wide, and 2 lie between them.
-    assert on_terminal(["ls"], columns=20, cwd=tmp_path) == "abcdefgh  i\ne\u0301e\u0301        漢字漢字\n"
 
 
 def test_colours_of_matches_take_linear_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -116,14 +116,14 @@ def test_options_of_grep(place: str) -> None:
     assert deepfs("grep", "-C1", "return", f"{place}/").lines == ["/dir/b.py-1-def f():", "/dir/b.py:2:    return 2"]
 
 
+# --- contents --------------------------------------------------------------------------------------------------------
+
+
 def test_files_that_cannot_be_searched_are_counted(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"needle\0")
     outcome = deepfs("grep", "needle", tmp_path)
     assert (outcome.status, outcome.out) == (1, "")
     assert outcome.err == f"deepfs grep: {tmp_path}: 1 files could not be searched\n"
-
-
-# --- contents --------------------------------------------------------------------------------------------------------
 
 
 @on_both
@@ -194,17 +194,6 @@ def test_no_shell_reads_the_name_of_an_edited_file(tmp_path: Path, monkeypatch: 
     assert edited == ["a__touch pwned_.txt", "b_touch pwned_.py", "c__touch pwned__.md", "é ü-1.txt"]
 
 
-def test_a_patch_that_does_not_fit_changes_nothing(place: str, tmp_path: Path) -> None:
-    patch = tmp_path / "v4a.patch"
-    patch.write_text(
-        "*** Begin Patch\n*** Delete File: /a.txt\n*** Update File: /dir/b.py\n-no such line\n+x\n*** End Patch"
-    )
-    outcome = deepfs("patch", "-d", f"{place}/", patch)
-    assert (outcome.status, outcome.out) == (1, "")
-    assert "Nothing was changed" in outcome.err
-    assert deepfs("cat", f"{place}/a.txt").status == 0
-
-
 def test_diff_of_two_backends(place: str, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one\n2\n")
     there = f"file://{tmp_path}#/a.txt"
@@ -258,10 +247,3 @@ def test_on_a_terminal_lines_fit_and_nothing_forges_them(tmp_path: Path, columns
     assert found == f"\x1b[35mfile-07.txt\x1b[0m\n\x1b[32m1\x1b[0m:{needle} \\x1b[2J\\x07 and {needle}\n"
     plain = on_terminal(["grep", "needle"], columns=columns, cwd=tmp_path, NO_COLOR="1")
     assert plain == "file-07.txt\n1:needle \\x1b[2J\\x07 and needle\n"
-
-
-def test_shells_complete_commands() -> None:
-    assert "_DEEPFS_COMPLETE=bash_complete" in deepfs("completion", "bash").out
-    env = {**os.environ, "_DEEPFS_COMPLETE": "bash_complete", "COMP_WORDS": "deepfs gr", "COMP_CWORD": "1"}
-    done = subprocess.run(COMMAND, env=env, capture_output=True, text=True, check=True)
-    assert done.stdout == "plain,grep\n"

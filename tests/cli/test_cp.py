@@ -94,6 +94,9 @@ def test_rm_of_a_root_is_refused_until_it_is_meant(tmp_path: Path) -> None:
     assert contents(root) == {}
 
 
+# --- between backends ------------------------------------------------------------------------------------------------
+
+
 def test_messages_are_those_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(tmp_path, {"a": b"A", "d/b": b"B", "\x1b[31mred\n/x": b""})
     monkeypatch.chdir(tmp_path)
@@ -112,9 +115,6 @@ def test_rm_asks(tmp_path: Path) -> None:
     root = fill(tmp_path, {"a": b"A", "b": b"B"})
     assert command("rm", "-i", root / "a", root / "b", input="n\ny\n").status == 0
     assert contents(root) == {"a": b"A"}
-
-
-# --- between backends ------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from deepfs import FilesystemBackend, SqliteBackend, run_sync
+from deepfs import FilesystemBackend, run_sync
 from deepfs.errors import DeepFSError
 
 _OTHER: Final = """
@@ -130,13 +130,3 @@ def test_a_database_that_is_opened_while_it_is_read_keeps_its_locks(
         other.execute("BEGIN IMMEDIATE")
         file.close()
         assert _try_to_write(tmp_path / "dir" / "n.db") == _LOCKED
-
-
-def test_a_database_that_is_only_read_by_deepfs_is_a_file(backend: FilesystemBackend, tmp_path: Path) -> None:
-    with SqliteBackend(tmp_path / "n.db") as made:
-        assert made.write("/a.txt", "x").ok
-    disk = backend._disk
-    file, _ = disk.open_file("/n.db")
-    with file:
-        assert backend.download_files(["/n.db"])[0].error is None
-        assert backend.copy("/n.db", "/copy.db").ok

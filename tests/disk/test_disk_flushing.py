@@ -15,7 +15,7 @@ import pytest
 from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.disk import is_temporary
 from support.disks import open_descriptors, tree
-from support.waiting import until, until_tasks_wait
+from support.waiting import until_tasks_wait
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
@@ -133,16 +133,6 @@ def is_of_x(path: str) -> bool:
     return os.path.isfile(path) and os.path.getsize(path) == 1
 
 
-async def test_uploads_that_depend_on_one_another_are_made_in_order(
-    backend: FilesystemBackend, tmp_path: Path, flushes: Flushes
-) -> None:
-    files = [("/a", b"1"), ("/b", b"2"), ("/a", b"3"), ("/a/under", b""), ("/c/d", b"4"), ("/c", b""), ("bad\0", b"")]
-    outcomes = await backend.aupload_files(files * 2)
-    codes = [None, None, None, "not_a_directory", None, "is_directory", "invalid_path"]
-    assert [each.error for each in outcomes] == codes * 2
-    assert await off_loop(partial(tree, tmp_path)) == {"a": b"3", "b": b"2", "c": None, "c/d": b"4"}
-
-
 async def test_two_names_of_one_file_in_an_upload_do_not_wait_for_each_other(
     backend: FilesystemBackend, tmp_path: Path, flushes: Flushes
 ) -> None:
@@ -152,27 +142,6 @@ async def test_two_names_of_one_file_in_an_upload_do_not_wait_for_each_other(
         outcomes = await backend.aupload_files([("/file", b"1"), ("/link", b"2"), ("/other", b"3")])
     assert [each.error for each in outcomes] == [None] * 3
     assert await off_loop((tmp_path / "file").read_bytes) == b"2"
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "at"),
-    [
-        ("/alias/new", "/dir/new", "dir/new"),
-        ("/dangling", "/target", "target"),
-    ],
-)
-async def test_of_two_names_of_one_new_file_in_an_upload_the_last_one_counts(
-    backend: FilesystemBackend, tmp_path: Path, first: str, second: str, at: str
-) -> None:
-    def make() -> None:
-        (tmp_path / "dir").mkdir()
-        (tmp_path / "alias").symlink_to("dir")
-        (tmp_path / "dangling").symlink_to("target")
-
-    await off_loop(make)
-    outcomes = await backend.aupload_files([(first, b"first"), (second, b"second"), ("/other", b"")])
-    assert [each.error for each in outcomes] == [None] * 3
-    assert await off_loop((tmp_path / at).read_bytes) == b"second"
 
 
 async def test_a_cancelled_change_among_others_is_made_or_not(
@@ -200,24 +169,6 @@ async def test_a_cancelled_change_among_others_is_made_or_not(
     for number in range(5):
         assert (await backend.awrite(f"/{number}", "again", overwrite=True)).ok
     assert await off_loop(open_descriptors) == opened
-
-
-async def test_flushes_hold_up_no_listing(
-    backend: FilesystemBackend, flushes: Flushes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waiting: list[int] = []
-    monkeypatch.setattr(os, "fsync", lambda descriptor: (waiting.append(descriptor), flushes.gate.wait(20)))
-    flushes.gate.clear()
-    try:
-        async with anyio.create_task_group() as tasks:
-            for number in range(MANY):
-                tasks.start_soon(backend.awrite, f"/{number}", "x")
-            await until(lambda: len(waiting) >= 16)  # All threads that the changes of a disk may have.
-            with anyio.fail_after(10):
-                assert (await backend.als("/")).ok
-            flushes.gate.set()
-    finally:
-        flushes.gate.set()
 
 
 async def test_nothing_overtakes_an_upload(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Copies and moves between two names of one file or directory: links, linked directories, hard links, mounts."""
 
-import errno
 import fcntl
 import os
 from collections.abc import Callable, Iterator
@@ -101,41 +100,6 @@ def test_transfers_between_any_two_names_lose_no_content(
 # --- single cases with their results ---
 
 
-def test_copies_and_moves_of_links_are_links(root: Path) -> None:
-    disk = Disk(str(root))
-    disk.copy("/link", "/copied")
-    disk.copy("/dir", "/copied-dir")
-    disk.copy("/d/up", "/other", overwrite=True)
-    disk.move("/chain", "/new/moved")
-    found = tree(root)
-    assert [found[name] for name in ("copied", "copied-dir", "other", "new/moved")] == [
-        "-> f", "-> d", "-> ../f", "-> link",
-    ]  # fmt: skip
-    assert found["f"] == FILES["f"]
-    assert not [name for name in found if ".~deepfs" in name]
-
-
-def test_a_link_moved_to_another_file_system_stays_a_link(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rename, link = os.rename, os.link
-
-    def apart(call: Callable[..., None]) -> Callable[..., None]:
-        def cross(source: str, target: str, **where: object) -> None:
-            if not source.startswith(".~"):
-                raise OSError(errno.EXDEV, "another file system")
-            call(source, target, **where)
-
-        return cross
-
-    monkeypatch.setattr(os, "rename", apart(rename))
-    monkeypatch.setattr(os, "link", apart(link))
-    Disk(str(root)).move("/link", "/moved")
-    Disk(str(root)).move("/chain", "/other", overwrite=True)
-    found = tree(root)
-    assert (found["moved"], found["other"], found["f"]) == ("-> f", "-> link", FILES["f"])
-    assert "link" not in found
-    assert "chain" not in found
-
-
 def test_a_file_can_be_renamed_to_a_name_that_differs_only_in_case(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Simulates a file system that ignores case, where both names are one entry."""
     stat_of = os.stat
@@ -191,21 +155,3 @@ def test_a_move_checks_its_ends_again_after_waiting_for_a_lock(root: Path) -> No
         os.close(waiting)
     assert (root / "f").read_bytes() == FILES["f"]
     assert not (root / "twin").exists()
-
-
-def test_a_destination_that_disappears_during_a_move_is_no_error(root: Path) -> None:
-    waiting = os.open(root / "other", os.O_RDWR)
-    fcntl.flock(waiting, fcntl.LOCK_EX)
-
-    def change() -> bool:
-        if (root / "other").exists():
-            (root / "other").rename(root / "away")
-            fcntl.flock(waiting, fcntl.LOCK_UN)
-        return False
-
-    try:
-        when_free(Disk(str(root)).move, "/d/g", "/other", overwrite=True, deadline=ScriptedDeadline(cancelled=change))
-    finally:
-        os.close(waiting)
-    assert (root / "other").read_bytes() == FILES["d/g"]
-    assert (root / "away").read_bytes() == FILES["other"]

@@ -8,20 +8,6 @@ from pathlib import Path
 
 from deepfs.disk import Disk
 
-CREATOR = """
-import sys
-from deepfs.disk import Disk
-from deepfs.errors import AlreadyExistsError
-
-disk = Disk(sys.argv[1])
-for number in range(int(sys.argv[3])):
-    try:
-        disk.write_file(f"/new/{number}", sys.argv[2].encode())
-    except AlreadyExistsError:
-        continue
-    print(number)
-"""
-
 HOLDER = """
 import sys, time
 from deepfs.disk import Disk
@@ -44,24 +30,11 @@ def start(script: str, *arguments: object) -> "subprocess.Popen[str]":
     )
 
 
-def outcomes(script: str, root: Path, processes: int, count: int) -> list[str]:
-    """Run `script` in several concurrent processes, check that all succeed, and return the lines that they print."""
-    running = [start(script, root, name, count) for name in range(processes)]
-    printed = [process.communicate()[0].splitlines() for process in running]
-    assert [process.returncode for process in running] == [0] * processes
-    return [line for lines in printed for line in lines]
-
-
 def kill(process: "subprocess.Popen[str]") -> None:
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert process.stdout is not None
     process.stdout.close()
-
-
-def test_of_several_concurrent_creations_one_succeeds(tmp_path: Path) -> None:
-    succeeded = outcomes(CREATOR, tmp_path, 4, 100)
-    assert sorted(succeeded, key=int) == [str(number) for number in range(100)]
 
 
 def test_the_lock_of_a_killed_process_is_released(tmp_path: Path) -> None:

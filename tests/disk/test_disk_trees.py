@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deepfs.disk import Deadline, Disk, FileRun, is_temporary
+from deepfs import CompositeBackend, FilesystemBackend, MemoryBackend
+from deepfs.disk import Deadline, Disk, FileRun, is_temporary, relocation
 from deepfs.errors import (
     AlreadyExistsError,
     BackendError,
@@ -164,7 +165,11 @@ class EvenFilesAndOddDirectories:
         return [name for name in names if int(name[1:]) % 2]
 
 
-def test_a_walk_of_many_children_visits_what_is_chosen_sorted_by_path(tmp_path: Path) -> None:
+@pytest.mark.parametrize("run", [1, 1000])
+def test_a_walk_of_many_children_visits_what_is_chosen_sorted_by_path(
+    tmp_path: Path, run: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deepfs.disk.walking._RUN", run)
     for number in range(300):
         (tmp_path / f"d{number}").mkdir()
         (tmp_path / f"d{number}" / f"f{number + 1}").touch()
@@ -202,30 +207,6 @@ def test_a_walk_yields_links_to_files_inside_and_no_other_links(root: Path, disk
         (root / "dir" / name).symlink_to(target)
     assert walked(disk) == ["/dir.txt", "/dir/file", "/dir/file-link", "/dir/sub/deep"]
     assert walked(disk, "/dir/cycle/dir/sub") == ["/dir/cycle/dir/sub/deep"]
-
-
-def test_a_walk_enters_only_allowed_directories_and_reports_unreadable_ones() -> None:
-    with public_directory() as root, seen_by_nobody():
-        for name in ("closed", "open", "pruned"):
-            (root / name).mkdir()
-            (root / name / "file").touch()
-        (root / "closed").chmod(0)
-        asked: list[str] = []
-        closed: list[str] = []
-
-        class Pruning:
-            def files(self, _: str, names: list[str], __: Deadline) -> list[str]:
-                return names
-
-            def directories(self, directory: str, names: list[str], _: Deadline) -> list[str]:
-                asked.extend(directory + name for name in names)
-                return [name for name in names if name != "pruned"]
-
-        walk = Disk(str(root)).walk_runs("/", Pruning(), unreadable=lambda path, _: closed.append(path))
-        assert [found.path for run in walk for found in run] == ["/open/file"]
-        assert asked == ["/closed", "/open", "/pruned"]
-        assert closed == ["/closed"]
-        (root / "closed").chmod(0o700)
 
 
 def test_a_walk_that_is_closed_or_cancelled_leaves_no_descriptor_open(disk: Disk) -> None:
@@ -392,6 +373,53 @@ def call_before(monkeypatch: pytest.MonkeyPatch, call: str, at: int, change: Cal
         return real(*args, **where)
 
     monkeypatch.setattr(os, call, watched)
+
+
+def test_a_file_that_becomes_a_directory_during_a_delete_is_deleted(
+    root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def replace() -> None:
+        (root / "dir.txt").unlink()
+        (root / "dir.txt").mkdir()
+        (root / "dir.txt" / "new").touch()
+
+    call_before(monkeypatch, "unlink", 1, replace)
+    disk.delete("/dir.txt")
+    assert not (root / "dir.txt").exists()
+
+
+@pytest.mark.parametrize("change", ["write", "copy", "copy a link", "move"])
+def test_a_file_that_others_create_just_before_is_not_replaced(
+    root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    (root / "link").symlink_to("dir.txt")
+    calls: dict[str, Callable[[], object]] = {
+        "write": lambda: disk.write_file("/new", b"mine"),
+        "copy": lambda: disk.copy("/dir.txt", "/new"),
+        "copy a link": lambda: disk.copy("/link", "/new"),
+        "move": lambda: disk.move("/dir.txt", "/new"),
+    }
+    call_before(monkeypatch, "link", 1, lambda: (root / "new").write_bytes(b"of others"))
+    with pytest.raises(AlreadyExistsError):
+        calls[change]()
+    assert (root / "new").read_bytes() == b"of others"
+    assert (root / "dir.txt").read_bytes() == b"333"
+
+
+def test_a_link_that_becomes_a_file_is_copied_as_a_file(
+    root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "link").symlink_to("dir.txt")
+    real = relocation.link_target
+
+    def replaced(directory: int, name: str) -> str | None:
+        (root / "link").unlink()
+        (root / "link").write_bytes(b"new")
+        return real(directory, name)
+
+    monkeypatch.setattr(relocation, "link_target", replaced)
+    disk.copy("/link", "/copy")
+    assert tree(root)["copy"] == b"new"
 
 
 SOMEWHERE = ["d", "d/d/d/d/d/d/d/d", "d/" * 15 + "d"]
@@ -636,6 +664,17 @@ def test_a_move_out_of_a_read_only_directory_names_the_source() -> None:
         (root / "in").chmod(0o700)
 
 
+def test_a_tree_that_finds_no_place_for_its_directories_stays() -> None:
+    memory = MemoryBackend()
+    memory.write("/tree/sub/file", "x")
+    with public_directory() as root, seen_by_nobody():
+        (root / "closed").mkdir(mode=0o555)
+        files = CompositeBackend(memory, {"/disk": FilesystemBackend(root)})
+        for transfer in (files.copy, files.move):
+            assert transfer("/tree", "/disk/closed/tree").code == "permission_denied"
+    assert memory.read("/tree/sub/file").ok
+
+
 def test_list_tree_counts_entries_that_cannot_be_listed_or_deleted() -> None:
     with public_directory() as root, seen_by_nobody():
         for name in ("closed", "kept"):
@@ -655,21 +694,3 @@ def test_list_tree_counts_entries_that_cannot_be_listed_or_deleted() -> None:
         assert listed.omission is not None
         for name in ("closed", "kept"):
             (root / name).chmod(0o700)
-
-
-def test_list_tree_reports_links_and_special_files_by_kind(root: Path, disk: Disk) -> None:
-    (root / "t").mkdir(parents=True)
-    (root / "t" / "file").write_bytes(b"x")
-    for name, target in {"to-file": "file", "to-dir": ".", "nowhere": "none", "out": "/etc/passwd"}.items():
-        (root / "t" / name).symlink_to(target)
-    os.mkfifo(root / "t" / "pipe")
-    listed = {entry.path[3:]: (entry.kind, entry.leads_to) for entry in disk.list_tree("/t").entries[1:]}
-    assert listed == {
-        "file": ("file", None),
-        "nowhere": ("link", None),
-        "out": ("link", None),
-        "pipe": ("special", None),
-        "to-dir": ("link", "directory"),
-        "to-file": ("link", "file"),
-    }
-    assert [entry.kind for entry in disk.list_tree("/t/to-dir").entries] == ["link"]

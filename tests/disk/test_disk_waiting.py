@@ -206,20 +206,6 @@ async def test_changes_of_one_file_are_made_in_the_order_of_their_calls(
     assert await content(root / "file") == "old 4 3 2 1 0"
 
 
-async def test_the_time_of_each_uploaded_file_starts_when_its_turn_comes(
-    backend: FilesystemBackend, root: Path, attempts: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("deepfs.backends.filesystem._WAIT_S", 0.05)
-    async with held(root / "file", root / "other"):
-        files = [("/file", b"new"), ("/a", b""), ("/other", b"new"), ("/b", b"")]
-        done = await backend.aupload_files(files)
-    assert [(each.path, each.error) for each in done] == [
-        ("/file", "timeout"), ("/a", None), ("/other", "timeout"), ("/b", None),
-    ]  # fmt: skip
-    other = await off_loop((root / "other").stat)
-    assert [inode for _, inode in attempts].count(other.st_ino) > 1
-
-
 def test_a_sync_change_waits_for_a_lock(
     backend: FilesystemBackend, root: Path, attempts: list[tuple[str, int]]
 ) -> None:
@@ -250,54 +236,30 @@ def _two_file_systems(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "rename", cross)
 
 
-async def moved_while_held(
-    backend: FilesystemBackend, root: Path, attempts: list[tuple[str, int]], meanwhile: Callable[[], object]
-) -> Any:
-    """Move a directory to another file system; until all of it is removed but one file, others hold that file."""
-    await backend.aupload_files([(f"/dir/{name}", name.encode()) for name in ("a", "sub/b", "sub/c")])
+@pytest.mark.usefixtures("_two_file_systems")
+@pytest.mark.parametrize("is_written", [False, True])
+async def test_a_move_waits_for_the_files_that_it_removes_and_spares_what_was_written_meanwhile(
+    backend: FilesystemBackend, root: Path, attempts: list[tuple[str, int]], is_written: bool
+) -> None:
+    files = {"/dir/a": b"a", "/dir/sub/b": b"b", "/dir/sub/c": b"c"}
+    await backend.aupload_files([*files.items()])
+    opened = await off_loop(open_descriptors)
+    held_file = root / "dir" / "sub" / "b"
     results: list[Any] = []
 
     async def move() -> None:
         results.append(await backend.amove("/dir", "/new"))
 
-    async with anyio.create_task_group() as tasks, held(root / "dir" / "sub" / "b"):
+    async with anyio.create_task_group() as tasks, held(held_file):
         tasks.start_soon(move)
         await until(lambda: len(attempts) > 6)
-        assert await under(root, "dir") == {"dir": None, "dir/sub": None, "dir/sub/b": b"sub/b"}
-        await off_loop(meanwhile)
-    return results[0]
-
-
-async def under(root: Path, start: str) -> dict[str, Any]:
-    return {name: content for name, content in (await off_loop(partial(tree, root))).items() if name.startswith(start)}
-
-
-@pytest.mark.usefixtures("_two_file_systems")
-async def test_a_move_to_another_file_system_waits_for_the_files_that_it_removes(
-    backend: FilesystemBackend, root: Path, attempts: list[tuple[str, int]]
-) -> None:
-    await backend.aread("/file")
-    opened = await off_loop(open_descriptors)
-    result = await moved_while_held(backend, root, attempts, lambda: None)
-    assert result.ok
-    assert await under(root, "dir") == {}
-    assert await under(root, "new") == {
-        "new": None, "new/a": b"a", "new/sub": None, "new/sub/b": b"sub/b", "new/sub/c": b"sub/c",
-    }  # fmt: skip
+        assert await off_loop(partial(tree, root / "dir")) == {"sub": None, "sub/b": b"b"}
+        if is_written:
+            await off_loop(lambda: held_file.write_text("later"))
+    assert results[0].code == ("conflict" if is_written else None)
+    assert await content(held_file) == ("later" if is_written else None)
+    assert await off_loop(partial(tree, root / "new")) == {"a": b"a", "sub": None, "sub/b": b"b", "sub/c": b"c"}
     assert await off_loop(open_descriptors) == opened
-
-
-@pytest.mark.usefixtures("_two_file_systems")
-async def test_what_was_written_while_a_move_waited_stays(
-    backend: FilesystemBackend, root: Path, attempts: list[tuple[str, int]]
-) -> None:
-    deep = root / "dir" / "sub" / "b"
-    result = await moved_while_held(backend, root, attempts, lambda: deep.write_text("later"))
-    assert result.code == "conflict"
-    assert await under(root, "dir") == {"dir": None, "dir/sub": None, "dir/sub/b": b"later"}
-
-
-# --- limits ----------------------------------------------------------------------------------------------------------
 
 
 async def test_attempts_that_found_a_lock_take_no_room(root: Path, attempts: list[tuple[str, int]]) -> None:

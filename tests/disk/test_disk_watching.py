@@ -4,7 +4,6 @@ import ctypes
 import os
 import shutil
 from collections.abc import Callable
-from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -127,27 +126,6 @@ def test_of_a_new_directory_that_a_reader_saw_no_deletion_is_missed(
     assert ("/new", "resync") in _kinds(events)
 
 
-async def test_names_that_are_exchanged_are_followed(root: Path) -> None:
-    def exchange(one: str, other: str) -> None:
-        done = ctypes.CDLL(None).renameat2(-1, os.fsencode(root / one), -1, os.fsencode(root / other), 2)
-        assert done == 0
-
-    async with watch_changes(FilesystemBackend(root)) as reader:
-        await outside((root / "other").mkdir)
-        await outside((root / "other" / "o.txt").touch)
-        await outside(exchange, "dir", "other")
-        await told(reader, root)
-        assert reader.files == {"/a.txt", "/other/b.txt", "/other/deep/c.txt", "/dir/o.txt"}
-        await outside((root / "dir" / "later.txt").touch)
-        await outside((root / "other" / "deep" / "later.txt").touch)
-        await outside(exchange, "a.txt", "dir")
-        await told(reader, root)
-        assert reader.files == {
-            "/dir", "/a.txt/o.txt", "/a.txt/later.txt",
-            "/other/b.txt", "/other/deep/c.txt", "/other/deep/later.txt",
-        }  # fmt: skip
-
-
 async def test_nothing_behind_links_to_directories_is_told(root: Path, tmp_path: Path) -> None:
     await outside((tmp_path / "outside").mkdir)
     await outside((root / "out").symlink_to, tmp_path / "outside")
@@ -200,37 +178,6 @@ async def test_a_directory_that_is_deleted_and_made_anew_stays_watched(root: Pat
         await reader.expect("/dir/more/last.txt", "modified")
 
 
-@pytest.mark.parametrize("base", ["root", "link"])
-async def test_a_directory_that_a_link_leads_to_may_come_and_go(root: Path, base: str) -> None:
-    def remove() -> None:
-        shutil.rmtree(root / "dir")
-
-    def make() -> None:
-        (root / "dir").mkdir(parents=True)
-        (root / "dir" / "new.txt").touch()
-
-    await outside((root / "to-dir").symlink_to, "dir")
-    await outside((root.parent / "link").symlink_to, root)
-    async with watch_changes(FilesystemBackend(root.parent / base), "/to-dir") as reader:
-        for gone in ("/to-dir/b.txt", "/to-dir/new.txt"):
-            reader.received.clear()
-            await outside(remove)
-            await reader.until(lambda gone=gone: ChangeEvent(gone, "deleted") in reader.received)
-            await outside(make)
-            await reader.until(lambda: ChangeEvent("/to-dir/new.txt", "created") in reader.received)
-
-
-async def test_a_root_that_does_not_exist_can_be_watched(tmp_path: Path) -> None:
-    backend = FilesystemBackend(tmp_path / "not" / "yet" / "there")
-    async with aclosing(backend.awatch("/")) as events:
-        assert await anext(events) == ChangeEvent("/", "resync")
-        assert (await backend.awrite("/a.txt", "a")).ok
-        with anyio.fail_after(20):
-            assert await anext(events) == ChangeEvent("/a.txt", "created")
-            await outside((tmp_path / "not").rename, tmp_path / "elsewhere")
-            assert (await anext(events)).kind in ("resync", "deleted")
-
-
 async def test_a_watched_file_may_come_go_and_be_replaced(root: Path) -> None:
     def replace() -> None:
         (root / "dir" / "new").write_text("new")
@@ -268,19 +215,6 @@ async def test_where_the_system_dropped_events_a_resync_says_so(root: Path) -> N
         assert ChangeEvent("/", "resync") in reader.received[1:]
         await outside((root / "dir" / "later.txt").touch)
         await reader.expect("/dir/later.txt", "created")
-
-
-async def test_directories_that_went_are_watched_no_more(root: Path, tmp_path: Path) -> None:
-    def watched() -> int:
-        numbers = [number for number in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{number}")]
-        ours = [number for number in numbers if "inotify" in os.readlink(f"/proc/self/fd/{number}")]
-        return sum(Path(f"/proc/self/fdinfo/{number}").read_text().count("inotify wd:") for number in ours)
-
-    async with watch_changes(FilesystemBackend(root)) as reader:
-        before = await anyio.to_thread.run_sync(watched)
-        await outside((root / "dir").rename, tmp_path / "gone")
-        await told(reader, root)
-        assert await anyio.to_thread.run_sync(watched) == before - 2
 
 
 async def test_nothing_is_left_of_watches_that_ended(root: Path) -> None:
@@ -337,13 +271,3 @@ async def test_systems_without_inotify_do_not_watch(root: Path, monkeypatch: pyt
     monkeypatch.setattr(disk_watching, "CAN_WATCH", False)
     with pytest.raises(NotSupportedError, match="Linux"):
         await anext(FilesystemBackend(root).awatch("/"))
-
-
-async def test_without_virtual_mode_paths_are_those_of_the_host(root: Path) -> None:
-    backend = FilesystemBackend(root, virtual_mode=False)
-    for start, path in (("/", root), ("dir", root / "dir"), (str(root / "dir"), root / "dir")):
-        async with aclosing(backend.awatch(start)) as events:
-            assert await anext(events) == ChangeEvent(str(path), "resync")
-            await outside((root / "dir" / "deep" / "c.txt").write_text, start)
-            with anyio.fail_after(20):
-                assert await anext(events) == ChangeEvent(str(root / "dir" / "deep" / "c.txt"), "modified")

@@ -14,8 +14,7 @@ import pytest
 from deepfs.disk import Deadline, Disk, is_temporary
 from deepfs.disk.file_locks import LockHeldError
 from deepfs.disk.usage import BoundedDisk, DiskUse
-from deepfs.errors import AlreadyExistsError, BackendError, PermissionDeniedError, TooLargeError
-from deepfs.text.entries import EntryChange
+from deepfs.errors import AlreadyExistsError, PermissionDeniedError, TooLargeError
 from support.disks import open_descriptors, public_directory, recorded_modes, seen_by_nobody, tree, when_free
 
 STALE = ".~deepfs-0123456789abcdef"
@@ -55,13 +54,6 @@ def test_data_is_written_completely_despite_short_writes(
     assert (root / "new").read_bytes() == bytes(range(256))
 
 
-def test_an_open_file_keeps_its_content_when_it_is_replaced(disk: Disk) -> None:
-    file, _ = disk.open_file("/file")
-    with file:
-        disk.write_file("/file", b"a new and longer content", overwrite=True)
-        assert file.read() == b"old"
-
-
 def test_replacing_a_file_does_not_change_its_hard_links(root: Path, disk: Disk) -> None:
     os.link(root / "file", root / "twin")
     disk.write_file("/file", b"new", overwrite=True)
@@ -79,15 +71,6 @@ def test_the_mode_of_a_new_file_respects_the_umask(root: Path, disk: Disk) -> No
         os.umask(old)
     assert mode(root / "new" / "file") == 0o640
     assert mode(root / "new") == 0o750
-
-
-def test_replacing_keeps_the_mode(root: Path, disk: Disk) -> None:
-    for bits in [0o600, 0o755, 0o666, 0o4755, 0o7777]:
-        (root / "file").chmod(bits)
-        disk.write_file("/file", b"new", overwrite=True)
-        assert mode(root / "file") == bits & 0o1777
-        disk.edit_file("/file", bytes.upper)
-        assert mode(root / "file") == bits & 0o1777
 
 
 def put(disk: Disk, path: str, data: bytes) -> None:
@@ -146,14 +129,6 @@ def test_a_stream_whose_file_is_deleted_meanwhile_has_its_mode(root: Path, disk:
     upload.put(Deadline())
     upload.close()
     assert mode(root / "file") == 0o640
-
-
-def test_a_private_directory_is_private_from_the_start(root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[int] = []
-    mkdir = os.mkdir
-    monkeypatch.setattr(os, "mkdir", lambda name, bits, **options: (made.append(bits), mkdir(name, bits, **options)))
-    disk.change_entry(EntryChange("/new", "make_directory", 0o700))
-    assert made == [0o700]
 
 
 ACL = "system.posix_acl_access"
@@ -231,27 +206,6 @@ def test_a_file_without_write_permission_is_not_replaced() -> None:
             with pytest.raises(PermissionDeniedError, match="'/file'"):
                 change()
         assert tree(root) == {"file": b"old", "other": b"other"}
-
-
-def test_a_directory_without_write_permission_is_not_changed() -> None:
-    with public_directory() as root, seen_by_nobody():
-        (root / "dir").mkdir()
-        (root / "dir" / "file").write_bytes(b"old")
-        (root / "dir").chmod(0o555)
-        disk = Disk(str(root))
-        changes: list[Callable[[], None]] = [
-            lambda: disk.write_file("/dir/new", b""),
-            lambda: disk.write_file("/dir/new/deep", b""),
-            lambda: disk.write_file("/dir/file", b"", overwrite=True),
-            lambda: disk.edit_file("/dir/file", bytes.upper),
-            lambda: disk.delete("/dir/file"),
-            lambda: disk.move("/dir/file", "/moved"),
-        ]
-        for change in changes:
-            with pytest.raises(PermissionDeniedError):
-                change()
-        assert tree(root) == {"dir": None, "dir/file": b"old"}
-        (root / "dir").chmod(0o755)
 
 
 # --- features that a file system may lack ---
@@ -408,30 +362,3 @@ def test_a_temporary_file_in_use_is_not_removed(root: Path, disk: Disk, monkeypa
     disk.write_file("/new", b"")
     assert (root / STALE).exists()
     os.close(descriptor)
-
-
-def test_a_temporary_file_is_locked_and_has_the_mode_of_the_file(
-    root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[tuple[bool, int]] = []
-    rename = os.rename
-
-    def look(source: str, target: str, **where: int) -> None:
-        with open(root / source, "rb") as file, pytest.raises(BlockingIOError):
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        seen.append((is_temporary(source), mode(root / source)))
-        rename(source, target, **where)
-
-    monkeypatch.setattr(os, "rename", look)
-    (root / "file").chmod(0o640)
-    disk.edit_file("/file", bytes.upper)
-    assert seen == [(True, 0o640)]
-
-
-def test_a_write_whose_directory_keeps_disappearing_fails(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    def gone(*_: object, **__: object) -> None:
-        raise FileNotFoundError(errno.ENOENT, "gone")
-
-    monkeypatch.setattr(os, "link", gone)
-    with pytest.raises(BackendError):
-        disk.write_file("/dir/new", b"")

@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 
 from deepfs import (
-    CompositeBackend,
     FilesystemBackend,
     FilesystemPermission,
-    MemoryBackend,
     PermissionedBackend,
     run_sync,
 )
@@ -67,19 +65,6 @@ def test_no_descriptor_stays_open(root: Path) -> None:
     for path in (*ASKED, *NOWHERE):
         disk.real_path(path)
     assert len(os.listdir("/proc/self/fd")) == before
-
-
-def test_resolved_paths_keep_their_order_through_mounts(root: Path) -> None:
-    tree = CompositeBackend(MemoryBackend(), {"/disk/": FilesystemBackend(root), "/disk/deep/": MemoryBackend()})
-    asked = ["/a", "/disk/d/inside/file", "/..", "/disk/circle", "/disk/deep/x", "//disk/"]
-    assert run_sync(tree.aresolve_paths, asked) == ["/a", "/disk/s/file", None, None, "/disk/deep/x", "/disk"]
-
-
-def test_host_paths_are_resolved(root: Path) -> None:
-    backend = FilesystemBackend(root, virtual_mode=False)
-    asked = [f"{root}/d/inside/file", f"{root}/outside", "d/inside"]
-    expected = [os.path.realpath(path) for path in (asked[0], asked[1], f"{root}/d/inside")]
-    assert run_sync(backend.aresolve_paths, asked) == expected
 
 
 def test_running_out_of_descriptors_is_an_error_not_a_missing_path(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,12 +70,6 @@ def write_and_set_back(root: Path) -> None:
     os.utime(root / "a" / "one", ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-def relink(path: Path) -> None:
-    """Give something another name, and make its former name a link to it."""
-    path.rename(path.with_name("moved"))
-    path.symlink_to("moved")
-
-
 IN_A = {"/a/one", "/a/two", "/a/b/three"}
 CHANGES: dict[str, tuple[Callable[[Path], object], set[str]]] = {
     "a file is written": (lambda root: (root / "a" / "one").write_bytes(b"more\n"), {"/a/one"}),
@@ -122,6 +116,19 @@ def test_a_change_while_paths_are_looked_at_counts(
 
     monkeypatch.setattr(os, "lstat", swapping)
     assert select(since) == set()
+
+
+def test_a_file_written_before_it_is_opened_is_not_selected(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    since, real = begun(root), os.lstat
+
+    def write(path: str) -> os.stat_result:
+        status = real(path)
+        if path.endswith("/a/one"):
+            (root / "a" / "one").write_bytes(b"more\n")
+        return status
+
+    monkeypatch.setattr(os, "lstat", write)
+    assert select(since) == FILES - {"/a/one"}
 
 
 def test_files_that_changed_just_before_are_not_selected(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,18 +1,16 @@
-"""docs/scale.md: what it says about requests and bytes is measured, and its statements of SQL work."""
+"""docs/scale.md: what it says about requests and bytes to S3 is measured, and its statements of SQL work."""
 
 import re
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import anyio
 import asyncpg
 import pytest
 
 from deepfs import PostgresBackend, S3Backend
 from deepfs.backends.protocol import BackendProtocol
 from support.object_server import ObjectServer, running_object_server
-from support.postgres_files import fresh_namespace
 
 pytestmark = pytest.mark.anyio
 
@@ -95,48 +93,6 @@ async def test_requests_to_s3(server: ObjectServer) -> None:
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
-
-
-class Statements:
-    """Counts the statements that connections of asyncpg send, and their bytes roughly."""
-
-    def __init__(self) -> None:
-        self.sent = self.turns = self.up = self.down = self._running = 0
-
-    def traffic(self) -> Traffic:
-        return Traffic(self.sent, self.turns, self.up, self.down)
-
-    async def run(self, whole: Any, connection: Any, statement: str, *values: Any, **options: Any) -> Any:
-        self.sent += 1
-        self.turns += self._running == 0
-        self._running += 1
-        try:
-            await anyio.sleep(0.02)  # So that those that are sent at once are seen.
-            answer = await whole(connection, statement, *values, **options)
-        finally:
-            self._running -= 1
-        self.up += len(repr(values))
-        self.down += len(repr(answer))
-        return answer
-
-
-@pytest.fixture
-def statements(monkeypatch: pytest.MonkeyPatch) -> Statements:
-    found = Statements()
-    for name in ("fetch", "fetchval", "fetchrow", "execute"):
-        whole: Any = getattr(asyncpg.Connection, name)
-
-        async def sent(self: Any, *given: Any, whole: Any = whole, **options: Any) -> Any:
-            return await found.run(whole, self, *given, **options)
-
-        monkeypatch.setattr(asyncpg.Connection, name, sent)
-    return found
-
-
-async def test_statements_to_postgres(postgres_files_dsn: str, statements: Statements) -> None:
-    async with PostgresBackend(postgres_files_dsn, fresh_namespace()) as backend:
-        found = await measured(backend, statements.traffic)
-    assert found == documented("Postgres: statements")
 
 
 async def test_a_table_in_partitions(postgres_dsn: str) -> None:

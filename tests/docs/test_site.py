@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Final
 
 import mcp.client.stdio  # noqa: F401  # Subscripts `Popen` on import, which the guard of blocking calls replaces.
-import pytest
 
 from deepfs import __version__
 
@@ -60,24 +59,3 @@ def test_the_version_has_a_date_in_the_changelog() -> None:
     released = re.search(rf"^## \[{re.escape(__version__)}\] - \d{{4}}-\d\d-\d\d$", changelog, re.MULTILINE)
     assert released is not None
     assert changelog.index("## [Unreleased]") < released.start()
-
-
-PAGE: Final = """# Title
-```python
->>> one = 1
->>> one
-1
-```
-- In a list:
-
-  ```pycon
-  await done(one)
-  ```
-"""
-
-
-def test_the_types_of_examples_are_checked_at_the_lines_of_their_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(ROOT / "tools")
-    lines = import_module("pages").module_of(PAGE).splitlines()
-    code = {2: "one = 1", 3: "one", 8: "async def _lines_from_9() -> None:", 9: "    await done(one)"}
-    assert dict(enumerate(lines)) == dict.fromkeys(range(len(lines)), "") | code

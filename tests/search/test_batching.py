@@ -10,7 +10,6 @@ import pytest
 
 from deepfs.search.batching import BatchedCall, Batcher
 from deepfs.threads import pool
-from deepfs.threads.loop_bridge import loop_callbacks
 from support.waiting import until, until_tasks_wait
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
@@ -170,40 +169,7 @@ async def test_cancelling_one_request_of_a_running_batch_keeps_the_others(
     assert answering.put == [("a", [1, 2])]
 
 
-async def test_cancelling_a_request_cancels_its_deadline(answering: Answering) -> None:
-    answering.gate.clear()
-    with anyio.fail_after(10):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(answering.batcher.ask, answering.respond, "a", 1)
-            await until(lambda: answering.put)
-            tasks.cancel_scope.cancel()
-
-
 # --- loops, threads and processes ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_event_loops_in_many_threads_share_a_batcher(answering: Answering) -> None:
-    found: list[list[object]] = []
-
-    def in_thread(kind: str, start: int) -> None:
-        async def main() -> None:
-            for step in range(40):
-                numbers = range(start + 10 * step, start + 10 * step + 10)
-                found.append(await answers(answering, *(("a", number) for number in numbers)))
-
-        anyio.run(main, backend=kind)
-
-    threads = [threading.Thread(target=in_thread, args=(kind, 1000 * place)) for place, kind in enumerate(KINDS)]
-    for thread in threads:
-        thread.start()
-    await anyio.to_thread.run_sync(lambda: [thread.join(60) for thread in threads])
-    expected = {2 * (1000 * place + number) for place in range(len(KINDS)) for number in range(400)}
-    assert {answer for each in found for answer in each} == expected
-    assert sum(len(numbers) for _, numbers in answering.put) == len(expected)
-
-
-KINDS = ["asyncio", "trio"] * 2
 
 
 async def test_after_a_failed_thread_start_the_next_request_tries_again(
@@ -218,21 +184,3 @@ async def test_after_a_failed_thread_start_the_next_request_tries_again(
             await answering.batcher.ask(answering.respond, "a", 1)
     with anyio.fail_after(10):
         assert await answering.batcher.ask(answering.respond, "a", 1) == 2
-
-
-async def test_a_failed_thread_start_also_fails_the_other_waiting_requests(
-    answering: Answering, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    event = loop_callbacks().event()
-    other: BatchedCall[int, int] = BatchedCall(2, event)
-
-    def refuse(*_: object) -> None:
-        [waiting] = answering.batcher._waiting.values()
-        waiting.append(other)
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(pool, "start_long", refuse)
-    with pytest.raises(RuntimeError):
-        await answering.batcher.ask(answering.respond, "a", 1)
-    assert event.is_set
-    assert not other.take()

@@ -5,24 +5,17 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import anyio
 import anyio.to_thread
 import pytest
-from anyio.abc import TaskGroup
 
 from deepfs import BackendProtocol, FilesystemBackend, MemoryBackend
-from deepfs.errors import DeadlineError
 from deepfs.search.request import GrepRequest, SearchRequest
-from deepfs.threads import deadline as module_of_deadline
-from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
-from deepfs.threads.pool import WorkerPool
 from support.processes import children
 from support.sandboxes import LocalSandbox
 from support.search_options import BACKENDS
-from support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
@@ -53,14 +46,6 @@ async def test_a_glob_and_a_grep_end_at_the_deadline(
     assert (found.error, found.matches, found.truncated, found.truncation_reason) == (None, [], True, "budget")
     lines = await searched.agrep("alpha")
     assert (lines.error, lines.matches, lines.truncated) == (None, [], True)
-
-
-async def test_sync_searches_end_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = MemoryBackend()
-    memory.write("/a", "x")
-    give_no_time(monkeypatch)
-    assert memory.glob("*").truncated
-    assert memory.grep("x").truncated
 
 
 # --- the caller is cancelled -----------------------------------------------------------------------------------------
@@ -145,64 +130,3 @@ def wait_for(path: Path) -> None:
             return
         time.sleep(0.01)
     raise AssertionError(path)
-
-
-# --- the deadline ----------------------------------------------------------------------------------------------------
-
-
-def test_a_cancelled_deadline_has_passed() -> None:
-    for deadline in (Deadline(), Deadline(60)):
-        deadline.check("/a")
-        assert not deadline.has_passed
-        deadline.cancel()
-        assert deadline.has_passed
-        for check in (deadline.check, deadline.check_cancelled):
-            with pytest.raises(DeadlineError, match=r"'/a'.*was cancelled"):
-                check("/a")
-
-
-def test_check_cancelled_ignores_the_time() -> None:
-    late = Deadline(0)
-    assert late.has_passed
-    late.check_cancelled("/a")
-    with pytest.raises(DeadlineError, match="Time is up for '/a'"):
-        late.check("/a")
-
-
-@pytest.fixture
-def two_workers(monkeypatch: pytest.MonkeyPatch) -> WorkerPool:
-    """Replace the pool for long calls by one that adds no workers, so that two calls hold up all others."""
-    workers = WorkerPool("test", core=2, limit=2, most=2)
-    monkeypatch.setattr(pool._pools, "long", workers)
-    return workers
-
-
-async def hold_up(tasks: TaskGroup, release: threading.Event) -> None:
-    """Have both workers wait for `release`; each has begun, so neither takes further calls from the inbox."""
-    begun: list[None] = []
-
-    def wait(_: Deadline) -> None:
-        begun.append(None)
-        release.wait(20)
-
-    for _ in range(2):
-        tasks.start_soon(pool.run_long, wait)
-    await until(lambda: len(begun) == 2)
-
-
-async def test_time_in_the_queue_does_not_count(two_workers: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> None:
-    release = threading.Event()
-    now = [0.0]
-    monkeypatch.setattr(module_of_deadline, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    found: list[bool] = []
-
-    async def late() -> None:
-        found.append(await pool.run_long(lambda deadline: deadline.has_passed, timeout=30))
-
-    async with anyio.create_task_group() as tasks:
-        await hold_up(tasks, release)
-        tasks.start_soon(late)
-        await until(lambda: two_workers._inbox.qsize() == 1)
-        now[0] = 100.0
-        release.set()
-    assert found == [False]

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import shutil
 import socket
 import threading
 import time
@@ -106,22 +105,7 @@ def _trap(tmp_path: Path) -> Path:
     return trees.trap(tmp_path)
 
 
-NEEDLES = (
-    "Needle",
-    "e",
-    "needle\r",
-    "\rneedle",
-    "--files",
-    "-e",
-    "日本",
-    "é",
-    "😀",
-    "\ufeff",
-    "y" * 4096,
-    "absent",
-    "z",
-    " ",
-)
+NEEDLES = ["Needle", "e", "needle\r", "\rneedle", "--files", "-e", "日本", "é", "\ufeff", "y" * 4096, "absent", " "]
 SEARCHES = [
     *((needle, "/", max_count) for needle in NEEDLES for max_count in (None, 2)),
     *(("needle", path, max_count) for path in ("/", "/sub", "/.git", "/build") for max_count in (None, 1, 3, 10, 60)),
@@ -147,17 +131,6 @@ def test_ripgrep_changes_no_result(trap: Path, ignore: IgnoreOption, context_lin
         assert fields_of(found) == fields_of(expected), (needle, path, max_count)
 
 
-def test_the_trap_contains_the_difficult_cases(trap: Path) -> None:
-    """Without these files the comparison above would compare nothing."""
-    result = grep(trap, "needle", engine=Engine.HERE)
-    found = paths_of(result)
-    assert len(found) == 30
-    assert {"/linked.txt", "/sub/linked up", "/absolute", "/sub/new\nline", "/marked.txt", "/just.txt"} <= set(found)
-    assert result.skipped == 5 + 3, "binary, and too large"
-    assert not [path for path in found if "bad" in path or "outside" in path or "/." in path or "linked dir" in path]
-    assert len(paths_of(grep(trap, "needle", engine=Engine.HERE, ignore="git"))) == 27
-
-
 def test_a_regular_expression_finds_the_same_with_ripgrep(tmp_path: Path) -> None:
     contents = [b"def f():\n", b"def \xff\n", b"no\r\ndef g\r\n", b"\xef\xbb\xbfdef h", b"def\n f", b"undef x"]
     for number in range(engines.FEW + 1):
@@ -170,20 +143,41 @@ def test_a_regular_expression_finds_the_same_with_ripgrep(tmp_path: Path) -> Non
         assert found.skipped or found.matches
 
 
-def test_a_directory_that_cannot_be_read_is_skipped_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """A tree with a directory that cannot be opened, for the given reason."""
     (tmp_path / "closed").mkdir()
     (tmp_path / "open.txt").write_text("needle\n")
 
-    def refuse(name: Any, *args: Any, open: Any = os.open, **kwargs: Any) -> int:
-        if name == "closed":
-            raise PermissionError(errno.EACCES, "Permission denied")
-        return int(open(name, *args, **kwargs))
+    def fail(number: int) -> None:
+        def refuse(name: Any, *args: Any, open: Any = os.open, **kwargs: Any) -> int:
+            if name == "closed":
+                raise OSError(number, os.strerror(number))
+            return int(open(name, *args, **kwargs))
 
-    monkeypatch.setattr(os, "open", refuse)
+        monkeypatch.setattr(os, "open", refuse)
+
+    return fail
+
+
+def test_a_directory_that_cannot_be_read_is_skipped_once(tmp_path: Path, failing: Callable[[int], None]) -> None:
+    failing(errno.EACCES)
     for ripgrep in (True, False):
         for most in (None, 5):
             found = FilesystemBackend(tmp_path, ripgrep=ripgrep).grep("needle", max_count=most)
             assert (len(found.matches or ()), found.skipped) == (1, 1)
+
+
+def test_a_search_out_of_descriptors_says_that_it_is_not_complete(
+    tmp_path: Path, failing: Callable[[int], None]
+) -> None:
+    failing(errno.EMFILE)
+    files = FilesystemBackend(tmp_path)
+    globbed = files.glob("**")
+    assert globbed.truncation_reason == "unreadable"
+    for found in (globbed, files.grep("needle")):
+        assert (found.code, found.truncated) == ("backend_error", True)
+        assert "the search is not complete" in (found.error or "")
 
 
 _WORDS = [b"needle", b"needle", b"7:needle", b"needle" * 9, b"Needle", b"nee", b"dle", b" ", b"x" * 300]
@@ -342,27 +336,6 @@ def test_many_files_are_begun_in_process_and_finished_by_ripgrep(
         assert fields_of(grep(root, "needle", engine=Engine.AUTOMATIC, max_count=max_count)) == fields_of(expected)
 
 
-def test_greps_for_several_texts_share_the_lines_of_ripgrep(
-    tmp_path: Path, watched: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    long = b"x" * (MAX_LINE - 10)
-    contents = {
-        "a.txt": b"needle\nboth: needle, other\nother\n",
-        "b.txt": b"other 1\n%s needle\n%s1\n" % (long, long),
-        "c.txt": b"1\nneedle\n" * 3,
-        "d.txt": b"none\n",
-    }
-    root = write(tmp_path / "root", contents)
-    patterns = ["needle", "other", "1", "needle", "missing"]
-    calls = [Collecting(GrepRequest(pattern)) for pattern in patterns]
-    expected = [grep(root, pattern, engine=Engine.HERE) for pattern in patterns]
-    monkeypatch.setattr(engines._SearchTask, "scan", lambda *_: pytest.fail("a file was searched again"))
-    with trusted(), searching(root, Engine.RIPGREP) as searcher:
-        searcher.run_batch(calls, "/")  # type: ignore[arg-type]
-    assert [fields_of(call.result()) for call in calls] == [fields_of(each) for each in expected]
-    assert [len(each.matches or ()) for each in expected] == [6, 3, 5, 6, 0]
-
-
 @pytest.mark.parametrize("size", [MAX_LINE - 1, MAX_LINE, 4 * MAX_LINE, 5 * MAX_LINE])
 def test_greps_for_several_texts_find_those_far_behind_in_long_lines(tmp_path: Path, size: int) -> None:
     root = write(
@@ -397,11 +370,6 @@ def test_if_ripgrep_fails_no_match_is_lost_or_repeated(
     expected = grep(root, "needle", engine=Engine.HERE, max_count=max_count)
     assert fields_of(grep(root, "needle", engine=Engine.AUTOMATIC, max_count=max_count)) == fields_of(expected)
     assert watched.runs == 1
-
-
-def test_without_ripgrep_everything_is_searched_in_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "find_ripgrep", lambda: None)
-    assert len(grep(many(tmp_path, 1000), "needle", engine=Engine.AUTOMATIC).matches or ()) == 200
 
 
 # --- where a search starts -------------------------------------------------------------------------------------------
@@ -451,30 +419,6 @@ def test_gitignore_files_are_honoured(project: Path) -> None:
     assert len(glob(project, "**")) == 8
 
 
-def test_ignore_may_be_a_list_of_patterns(project: Path) -> None:
-    assert (
-        glob(project, "**", ignore=["*.log", "*.tmp", "*.bak", "/build/", "node_modules", "!keep.log"]) == SHOWN_BY_GIT
-    )
-    assert glob(project, "**", ignore=["*", "!/main.py"]) == ["/main.py"]
-    assert len(glob(project, "**", ignore=())) == 8
-
-
-def test_an_ignored_directory_can_be_searched_by_its_path(project: Path) -> None:
-    for engine in (Engine.HERE, Engine.RIPGREP):
-        for path in ("/node_modules", "/node_modules/lib", "/build"):
-            assert len(paths_of(grep(project, "needle", path, engine=engine, ignore="git"))) == 1
-    assert glob(project, "*.py", "/node_modules/lib", ignore="git") == ["/node_modules/lib/main.py"]
-
-
-def test_ignored_directories_are_not_opened(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[str] = []
-    real = os.open
-    monkeypatch.setattr(os, "open", lambda name, *args, **kw: opened.append(str(name)) or real(name, *args, **kw))
-    glob(project, "**", ignore="git")
-    assert "src" in opened
-    assert not {"node_modules", "lib"} & set(opened)
-
-
 def bind_socket(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(os.path.relpath(path))
@@ -495,45 +439,6 @@ def test_a_gitignore_that_is_not_a_file_is_skipped_without_blocking(
     for engine in (Engine.HERE, Engine.RIPGREP):
         found = grep(project, "needle", engine=engine, ignore="git", timeout=10)
         assert (len(paths_of(found)), found.truncated, found.skipped) == (8, False, 0)
-
-
-HUGE = {
-    "many rules": b"\n".join(b"*.%d" % number for number in range(3999)),
-    "too many bytes": b"\n".join(b"*.%d-%s" % (number, b"x" * 60) for number in range(3999)),
-    "a long line": b"*?" * 60_000 + b"\n*.log",
-    "long lines": b"\n".join(b"*?" * 1000 + b"%d" % number for number in range(50)) + b"\n*.log",
-    "sets": b"\n".join(b"[!\xc3\xa9-\xc3\xb6]" * 10 + b"%d" % number for number in range(1000)),
-    "no patterns": b"[z-a]\n" * 3000 + b"*.log",
-}
-
-
-@pytest.mark.parametrize("content", HUGE.values(), ids=HUGE)
-def test_a_huge_gitignore_does_not_fail_or_delay_a_search(tmp_path: Path, content: bytes) -> None:
-    files = {f"d{number}/{name}": b"needle" for number in range(300) for name in ("a.log", "b.txt")}
-    root = write(tmp_path / "root", {**files, ".gitignore": content, "d7/.gitignore": b"*\n" + content})
-    for engine in (Engine.HERE, Engine.RIPGREP):
-        found = grep(root, "needle", engine=engine, ignore="git", timeout=150, max_bytes=10**6)
-        assert not found.truncated
-        assert "/d1/b.txt" in paths_of(found)
-
-
-def test_the_deadline_is_checked_while_everything_is_ignored(tmp_path: Path) -> None:
-    root = write(tmp_path / "root", {f"d/{number}/file": b"needle" for number in range(50)})
-    write(root, {f"d/{number}.txt": b"needle" for number in range(50)})
-    asked: list[str] = []
-    deadline = Deadline()
-
-    def hidden(path: str, *, is_dir: bool) -> bool:
-        asked.append(path)
-        time.sleep(0.002)  # Longer than the interval between two checks of the deadline.
-        if len(asked) == 20:
-            deadline.cancel()
-        return path != "/d"
-
-    call = Collecting(GlobRequest("**", hidden=hidden), deadline)
-    LocalSearch(Disk(str(root)), ripgrep=False).run_batch([call], "/")  # type: ignore[list-item]
-    assert call.result().truncated
-    assert len(asked) < 25
 
 
 def test_rules_are_relative_to_the_base(tmp_path: Path) -> None:
@@ -572,10 +477,8 @@ def test_cancelling_ends_a_grep_and_its_ripgrep(tmp_path: Path) -> None:
     root = write(tmp_path / "root", {f"{n}/a.txt": b"needle" for n in range(3)})
     before, descriptors = children(), open_descriptors()
     deadline = Deadline()
-    times: list[float] = []
-    threading.Timer(0.2, lambda: (times.append(time.monotonic()), deadline.cancel())).start()
+    threading.Timer(0.2, deadline.cancel).start()
     grep(root, "needle", engine=Engine.RIPGREP, deadline=deadline)
-    assert time.monotonic() - times[0] < 0.5
     assert (children(), open_descriptors()) == (before, descriptors)
 
 
@@ -616,19 +519,6 @@ def test_swapped_symlinks_reveal_nothing_outside(tmp_path: Path, engine: Engine)
 def quickly_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files count as unchanged a moment after they were written, and after the clock of the file system has ticked."""
     monkeypatch.setattr(unchanged, "_SLACK_NS", 20_000_000)
-
-
-@pytest.mark.usefixtures("quickly_trusted")
-def test_lines_from_outside_are_not_used_with_swapped_symlinks(tmp_path: Path) -> None:
-    names = [f"top/dir/{n}/{m}.txt" for n in range(4) for m in range(5)]
-    root = write(tmp_path / "root", dict.fromkeys([*names, "other/a.txt"], b"needle inside"))
-    write(tmp_path / "outside", dict.fromkeys([name[8:] for name in names], b"needle outside"))
-    with Swapping(root / "top" / "dir", tmp_path / "outside") as swapping:
-        time.sleep(0.1)
-        found = [grep(root, "needle", engine=Engine.RIPGREP) for _ in range(40)]
-    assert swapping.count > 0
-    assert {match.text for result in found for match in result.matches or ()} == {"needle inside"}
-    assert {result.skipped for result in found} == {0}
 
 
 MEANWHILE = {
@@ -684,21 +574,6 @@ def test_lines_of_another_form_are_not_used(
             with trusted():
                 result = grep(root, "needle", engine=Engine.RIPGREP)
             assert [match.text for match in result.matches or ()] == expected
-
-
-def test_files_outside_found_by_ripgrep_are_not_counted(tmp_path: Path, watched: Watched) -> None:
-    root = write(tmp_path / "root", {"dir/a": b"needle inside"})
-    write(tmp_path / "outside", {"a": b"needle outside"})
-
-    class Swapped(Disk):
-        def read_file(self, path: str, limit: int | None = None) -> Any:
-            shutil.rmtree(root / "dir")
-            (root / "dir").symlink_to(tmp_path / "outside")
-            return super().read_file(path, limit)
-
-    with searching(Swapped(str(root)), Engine.RIPGREP) as searcher:
-        result = run_alone(searcher, GrepRequest("needle"))
-    assert fields_of(result) == ([], False, 0, None)
 
 
 def test_files_deleted_during_a_search_are_no_error(tmp_path: Path) -> None:

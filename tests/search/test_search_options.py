@@ -168,21 +168,3 @@ async def test_the_path_filter_reaches_the_storage_through_every_wrapper() -> No
             assert hidden("/secret", is_dir=True)
             assert hidden("/secret/a", is_dir=False)
             assert not hidden("/open", is_dir=True)
-
-
-async def test_a_wrapper_that_changes_the_path_drops_the_path_filter() -> None:
-    class Beneath(WrapperBackend):
-        async def run(self, operation: Operation) -> Any:
-            return await super().run(operation.at(lambda path: f"/in{path}".rstrip("/")))
-
-    asked = Asked()
-    await asked.aupload_files([("/in/a", b"x")])
-    await Beneath(asked).arun(GlobRequest("*", hidden=secret))
-    await Beneath(asked).arun(GrepRequest("x", hidden=secret))
-    assert asked.hidden == [None, None]
-
-
-async def test_the_path_filter_is_not_an_option() -> None:
-    for backend in (MemoryBackend(), WrapperBackend(MemoryBackend()), CompositeBackend(MemoryBackend())):
-        with pytest.raises(TypeError, match="hidden"):
-            await backend.agrep("x", hidden=secret)  # type: ignore[call-arg]

@@ -1,6 +1,7 @@
 """What a sandbox answers is not trusted: it is checked, bounded, and refused by one error."""
 
 import fcntl
+import gzip
 import os
 import tracemalloc
 import zlib
@@ -18,11 +19,11 @@ from anyio.lowlevel import checkpoint
 from deepfs import CompositeBackend, FilesystemPermission, MemoryBackend, PermissionedBackend
 from deepfs.errors import BackendError, DeepFSError
 from deepfs.sandboxes.base import BaseSandbox
-from deepfs.sandboxes.remote import Done, RemoteSandbox, StreamEnds, exit_code_of, read_all
+from deepfs.sandboxes.remote import StreamEnds, exit_code_of, read_all
 from deepfs.testing.suite import assert_ok, content_of
 from deepfs.text.entries import EntryChange
 from deepfs.types import ExecuteResponse
-from support.hostile import LyingSandbox, MutatingSandbox, attempted, framed, fuzzed, operations, recorded
+from support.hostile import LyingSandbox, attempted, framed, operations
 from support.promises import keeps
 from support.sandboxes import WITH_PYTHON, LocalSandbox, busybox_tools
 from support.waiting import until_tasks_wait
@@ -43,28 +44,12 @@ def telling(records: bytes) -> LyingSandbox:
     return LyingSandbox(lambda _: records)
 
 
-# --- anything at all ---
-
-
-@keeps("answers of a hostile sandbox are refused or bounded")
-@pytest.mark.parametrize(
-    "mutations", [800, pytest.param(50_000, marks=[pytest.mark.stress, pytest.mark.timeout(1200)])]
-)
-@engines
-async def test_mutated_answers_are_results_in_bounded_memory_and_commands(
-    engine: str, mutations: int, tmp_path: Path
-) -> None:
-    sandbox = MutatingSandbox(await recorded(tmp_path, engine), engine, seed=13)
-    outcomes = await fuzzed(sandbox, mutations)
-    assert {"None", "backend_error", "timeout"} <= set(outcomes), "some mutations are harmless, most are noticed"
-
-
 # --- lengths ---
 
 
 async def test_an_answer_that_announces_too_much_is_not_fetched() -> None:
     sandbox = LyingSandbox(lambda words: framed(words[0], "A" * 64_000, 10**11, "0" * 64))
-    for _, call in operations(sandbox):
+    for call in operations(sandbox):
         before = sandbox.commands
         await attempted(call)
         assert sandbox.commands == before + 1
@@ -78,6 +63,39 @@ async def test_parts_of_another_length_than_they_must_have_end_the_call(part: st
     result = await sandbox.als("/d")
     assert (result.code, sandbox.commands) == ("backend_error", 2)
     assert "'/d'" in (result.error or "")
+
+
+async def test_a_frame_that_is_not_whole_and_unchanged_is_refused() -> None:
+    text = b64encode(b"ok\n").decode()
+
+    def framed_well(nonce: bytes) -> str:
+        return framed(nonce, text, len(text), sha256(text.encode()).hexdigest())
+
+    changes: list[Callable[[str, str], str]] = [
+        lambda frame, nonce: "",
+        lambda frame, nonce: frame.replace(nonce, "0" * 16),
+        lambda frame, nonce: frame.replace("@end", ""),
+        lambda frame, nonce: frame.replace("@end", " " * 300_000),
+        lambda frame, nonce: frame.replace(f" {len(text)} ", " 9 "),
+        lambda frame, nonce: frame.replace(f" {len(text)} ", f" {'9' * 5000} "),
+        lambda frame, nonce: frame.replace(text, text[:-1]),
+        lambda frame, nonce: frame.replace(text, f"{text}\udc80"),
+        lambda frame, nonce: frame.replace(text, b64encode(b"E\n").decode()),
+        lambda frame, nonce: "x" * 1_000_000,
+    ]
+    assert (await LyingSandbox(lambda words: ExecuteResponse(framed_well(words[0]), 0)).als("/d")).ok
+    for change in changes:
+        sandbox = LyingSandbox(
+            lambda words, change=change: ExecuteResponse(change(framed_well(words[0]), words[0].decode()), 0)  # type: ignore[misc]
+        )
+        assert (await sandbox.als("/d")).code == "backend_error", change(framed_well(b"nonce"), "nonce")[:100]
+
+
+async def test_an_answer_that_cannot_be_decompressed_is_refused() -> None:
+    for text in ("!!!!", b64encode(gzip.compress(b"ok\n" * 100)[:-9]).decode(), b64encode(b"\x1f\x8b no").decode()):
+        checksum = sha256(text.encode()).hexdigest()
+        sandbox = LyingSandbox(lambda words, text=text, sum=checksum: framed(words[0], text, len(text), sum))  # type: ignore[misc]
+        assert (await sandbox.als("/d")).code == "backend_error"
 
 
 async def test_an_answer_in_parts_takes_no_more_commands_than_its_length_allows() -> None:
@@ -103,7 +121,7 @@ class Modest(LyingSandbox):
 async def test_an_answer_is_decompressed_only_as_far_as_it_is_used(start: bytes) -> None:
     text = bomb(start, 256)
     sandbox = Modest(lambda words: framed(words[0], text, len(text), sha256(text.encode()).hexdigest()))
-    calls = [call for _, call in operations(sandbox)]
+    calls = operations(sandbox)
     tracemalloc.start()
     try:
         results = [await attempted(call) for call in calls]
@@ -119,12 +137,6 @@ async def test_a_listing_with_too_many_entries_is_refused() -> None:
     sandbox = telling(b"ok\n" + records)
     sandbox._calls._answer_bytes = sandbox.answer_bytes = 16 * _MIB
     assert "more than 100,000" in ((await sandbox.als("/d")).error or "")
-
-
-async def test_whitespace_without_end_takes_no_time() -> None:
-    sandbox = LyingSandbox(lambda words: f"@deepfs {words[0].decode()} py 4 {'0' * 64} " + " \n" * 150_000)
-    with anyio.fail_after(30):
-        assert (await sandbox.als("/d")).code == "backend_error"
 
 
 # --- records ---
@@ -145,7 +157,7 @@ _MALFORMED = {
     "put": [b"ok\n", b"ok\nok\nok\n", b"ok\nno\n"],
     "grep": [
         *(b"ok\nfile 3 /work/d/a//\non", b"ok\nfile -3 /work/d/a//\none", b"ok\nmore 0 /work/d/a//\n"),
-        *(b"ok\nfull 0 //\nfile 0 /work/d/a//\n", b"ok\nfile 99999999 /work/d/a//\n"),
+        *(b"ok\nfull 0 //\nfile 0 /work/d/a//\n", b"ok\nfile 99999999 /work/d/a//\n", b"ok\nfull 0 //\nmore"),
     ],
     "resolve": [b"", b"ok /d//\n", b"ok /d//\nok /d//\nok /d//\n", b"maybe /d//\nok /d//\n", b"ok\n"],
     "entries": [b"ok\n", b"ok\n81a4 0 0 /work/d/a//\n", b"ok\n41ed 0 0 /work/d//\n81a4 0 zz /work/d/a//\n"],
@@ -164,6 +176,7 @@ def asked(sandbox: BaseSandbox, operation: str) -> Callable[[], Any]:
     }[operation]
 
 
+@keeps("answers of a hostile sandbox are refused or bounded")
 async def test_whatever_is_malformed_is_one_error_that_names_the_path() -> None:
     for operation, records in [(name, records) for name, each in _MALFORMED.items() for records in each]:
         result = await attempted(asked(telling(records), operation))
@@ -337,7 +350,7 @@ class Hanging(LyingSandbox):
 def test_a_shielded_change_ends_at_its_deadline(either_loop: str) -> None:
     async def main() -> None:
         sandbox = Hanging(lambda _: b"")
-        calls = [call for _, call in operations(sandbox)]
+        calls = operations(sandbox)
         with anyio.fail_after(60):
             results = [await attempted(call) for call in calls]
             codes = {getattr(result, "code", None) for result in results if not isinstance(result, list)}
@@ -350,26 +363,6 @@ def test_a_shielded_change_ends_at_its_deadline(either_loop: str) -> None:
         assert sandbox.commands == len(calls) + 1
 
     anyio.run(main, backend=either_loop)
-
-
-async def test_a_lock_that_is_never_free_ends_a_change() -> None:
-    sandbox = telling(b"E timeout\n")
-    for call in (
-        lambda: sandbox.awrite("/d/a", ""),
-        lambda: sandbox.adelete("/d/a"),
-        lambda: sandbox.amove("/d/a", "/d/b"),
-    ):
-        before = sandbox.commands
-        result = await call()
-        assert (result.code, sandbox.commands - before) == ("timeout", 30)
-        assert "/d/a" in (result.error or "")
-
-
-async def test_a_change_goes_on_when_the_lock_is_free() -> None:
-    left = [b"E timeout\n", b"E timeout\n", b"ok\n"]
-    sandbox = LyingSandbox(lambda _: left.pop(0))
-    assert_ok(await sandbox.awrite("/d/a", ""))
-    assert not left
 
 
 def engine_of(engine: str, root: Path, path: str = WITH_PYTHON) -> LocalSandbox:
@@ -465,12 +458,6 @@ async def test_links_are_resolved_in_the_sandbox_by_one_command(linked: LocalSan
     assert linked.commands == before + 1
 
 
-async def test_a_root_that_is_a_link_is_resolved(root: Path) -> None:
-    await anyio.to_thread.run_sync((root / "link").symlink_to, ".")
-    for engine in ("py", "sh"):
-        assert await engine_of(engine, root / "link").aresolve_paths(["/a", "/"]) == ["/a", "/"]
-
-
 @keeps("Rules judge the paths to which links lead.")
 async def test_rules_judge_what_links_lead_to(linked: LocalSandbox) -> None:
     both = ["read", "write"]
@@ -516,34 +503,6 @@ async def test_rules_refuse_where_links_cannot_be_resolved(linked: LocalSandbox)
 # --- services ---
 
 
-class _Service(RemoteSandbox[None]):
-    """A service whose SDK gives what a test says."""
-
-    service: str = "Test"
-    loop_bound: bool = False
-
-    def __init__(self, run: Callable[[], Any]) -> None:
-        super().__init__(None, "/work")
-        self._told = run
-
-    @property
-    def id(self) -> str:
-        return "test"
-
-    def _errors(self) -> tuple[type[Exception], ...]:
-        return (OSError,)
-
-    async def _run(self, command: str, seconds: int, most: int) -> Done:
-        told = self._told()
-        return await told if hasattr(told, "__await__") else told  # type: ignore[no-any-return]
-
-    async def _send(self, path: str, content: bytes) -> None:
-        raise OSError("no")
-
-    async def _receive(self, path: str, most: int) -> bytes:
-        return b"\xff" * most
-
-
 def test_of_a_stream_its_ends_are_kept() -> None:
     output = StreamEnds(1000)
     tracemalloc.start()
@@ -566,14 +525,9 @@ async def test_a_missing_exit_code_is_an_error() -> None:
             exit_code_of(told)
 
 
-async def test_the_error_of_a_stream_is_that_of_the_service() -> None:
+async def test_an_error_of_a_stream_is_raised_as_it_is() -> None:
     async def broken() -> None:
-        raise OSError("gone\x1b[31m")
+        raise OSError("gone")
 
-    async def run() -> Done:
+    with pytest.raises(OSError, match="gone"):
         await read_all(broken, broken)
-        raise AssertionError
-
-    result = await _Service(run).als("/")
-    assert result.code == "backend_error"
-    assert (result.error or "").endswith("Test did not run the command: gone [31m")

@@ -49,18 +49,25 @@ def test_groups_of_v1_are_made_beneath_the_own_group(tmp_path: Path) -> None:
     assert found(tmp_path, membership) == [("memory/service", ("memory",), False), ("pids", ("pids",), False)]
 
 
-def test_groups_of_v2_are_made_in_the_nearest_group_that_divides_both(tmp_path: Path) -> None:
-    for path, enabled in (("", "cpu memory pids"), ("user", "memory pids"), ("user/app", "pids"), ("user/app/own", "")):
-        group(tmp_path / path, cgroup_controllers="memory pids", cgroup_subtree_control=enabled)
-    assert found(tmp_path, "0::/user/app/own\n") == [("user", ("memory", "pids"), True)]
-    assert found(tmp_path, "0::/user\n") == [("user", ("memory", "pids"), True)]
-    assert found(tmp_path, "0::/\n") == [(".", ("memory", "pids"), True)]
+BOTH = ("memory", "pids")
+DIVIDED: dict[str, tuple[dict[str, str], dict[str, list[tuple[str, tuple[str, ...], bool]]]]] = {
+    # What each group divides among the groups in it, and where groups are made for a member of which one.
+    "both": (
+        {"": "cpu memory pids", "user": "memory pids", "user/app": "pids", "user/app/own": ""},
+        {"/user/app/own": [("user", BOTH, True)], "/user": [("user", BOTH, True)], "/": [(".", BOTH, True)]},
+    ),
+    "one": ({"": "", "a": "pids", "a/own": ""}, {"/a/own": [("a", ("pids",), True)], "/": []}),
+    "outside": ({"": "memory pids"}, {"/../outside": []}),
+}
 
 
-def test_a_group_that_divides_one_controller_is_used_for_that_one(tmp_path: Path) -> None:
-    for path, enabled in (("", ""), ("a", "pids"), ("a/own", "")):
+@pytest.mark.parametrize("what", DIVIDED)
+def test_groups_of_v2_are_made_in_the_nearest_group_that_divides_both(tmp_path: Path, what: str) -> None:
+    divided, expected = DIVIDED[what]
+    for path, enabled in divided.items():
         group(tmp_path / path, cgroup_controllers="memory pids", cgroup_subtree_control=enabled)
-    assert found(tmp_path, "0::/a/own\n") == [("a", ("pids",), True)]
+    assert {of: found(tmp_path, f"0::{of}\n") for of in expected} == expected
+    (tmp_path / "cgroup.procs").unlink()  # No process may be moved into it.
     assert found(tmp_path, "0::/\n") == []
 
 
@@ -70,18 +77,7 @@ def test_each_controller_is_used_where_it_is(tmp_path: Path) -> None:
         group(tmp_path / path, cgroup_controllers="pids", cgroup_subtree_control="pids")
     membership = "4:memory:/\n0::/own\n"
     assert found(tmp_path, membership) == [("memory", ("memory",), False), ("unified/own", ("pids",), True)]
-
-
-def test_there_is_no_home_for_groups_where_this_process_sees_none(tmp_path: Path) -> None:
-    group(tmp_path, cgroup_controllers="memory pids", cgroup_subtree_control="memory pids")
-    assert found(tmp_path, "0::/../outside\n") == []
-    assert found(tmp_path / "missing", "4:memory,pids:/\n0::/\n") == []
-
-
-def test_groups_are_made_only_where_processes_may_be_moved(tmp_path: Path) -> None:
-    group(tmp_path, cgroup_controllers="memory pids", cgroup_subtree_control="memory pids")
-    (tmp_path / "cgroup.procs").unlink()
-    assert found(tmp_path, "0::/\n") == []
+    assert found(tmp_path / "missing", membership) == []
 
 
 def test_a_group_that_sets_no_limit_counts_nothing(tmp_path: Path) -> None:
@@ -191,10 +187,3 @@ async def test_groups_of_a_killed_process_are_removed_by_the_next() -> None:
         assert not groups_left(killed.pid)
 
     await anyio.to_thread.run_sync(run)
-
-
-@needs_groups
-async def test_groups_of_a_command_are_gone_after_it_was_killed(tmp_path: Path) -> None:
-    box = BubblewrapSandbox(tmp_path)
-    assert (await box.aexecute("setsid sleep 60 & sleep 60", timeout=0.5)).exit_code is None
-    assert not await anyio.to_thread.run_sync(groups_left, os.getpid())

@@ -279,13 +279,6 @@ async def test_names_do_not_lead_to_addresses_that_are_not_public() -> None:
         assert site.got == []
 
 
-async def test_only_the_checked_address_is_connected_to() -> None:
-    async with proxied() as (site, say):
-        site.found = ["10.0.0.1", "127.0.0.1", "::1"]
-        assert (await say(b"CONNECT site.test:PORT HTTP/1.1\r\n\r\nEND")).endswith(b"hello")
-        assert len(site.asked) == 1
-
-
 async def test_a_listed_address_can_be_reached_as_it_is() -> None:
     async with proxied("127.0.0.1:PORT") as (site, say):
         assert (await say(b"CONNECT 127.0.0.1:PORT HTTP/1.1\r\n\r\nEND")).endswith(b"hello")

@@ -139,17 +139,6 @@ async def test_ripgrep_of_the_tree_is_not_run(
     assert backend.virtual_mode
 
 
-@pytest.mark.needs("BubblewrapSandbox")
-async def test_bubblewrap_of_the_workspace_is_not_run(
-    tmp_path: Path, made: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = await anyio.to_thread.run_sync(made, "project/.venv/bin/bwrap")
-    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    box = BubblewrapSandbox(tmp_path / "project")
-    assert (await box.aexecute("echo in the box")).output == "in the box\n"
-    assert not await anyio.to_thread.run_sync((tmp_path / "ran").exists)
-
-
 @keeps("without another `bwrap` or interpreter")
 async def test_without_another_bubblewrap_commands_are_refused(
     tmp_path: Path, made: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch

@@ -20,21 +20,26 @@ OF_THE_SHIPPED_SUITE: Final = {
     "What the store cannot hold is refused before anything is written.": "test_content_that_is_not_text_is_refused",
 }
 """Words of promises that the suite for every backend tests."""
-OF_BACKENDS: Final = {
+OF_OTHER_TESTS: Final = {
     "A mount hides what lies beneath it.": "test_a_mount_hides_the_files_of_the_default_backend_at_its_path",
     "A failing mount is named": "test_a_search_returns_its_matches_and_names_the_mount_that_failed",
     "Exactly its namespace": "test_only_items_of_exactly_this_namespace_are_visible",
     "Components are escaped so that no two namespaces meet": "test_namespaces_with_dots_do_not_collide_with_others",
     "A command, with its process group": "test_the_whole_process_group_ends_at_the_timeout",
+    "Parallel calls of one superstep add up": "test_twenty_parallel_edits_survive",
+    "live, after a retry and after a resume.": "test_an_interrupted_node_takes_effect_once",
+    "Where two collide, one takes effect": "test_exactly_one_of_twenty_colliding_threads_succeeds",
+    "Whole dicts of files that nodes and subgraphs return undo nothing": "test_whole_maps_of_parallel_tasks_are_merged",
+    "Every operation is judged by one function": "test_symlinks_to_denied_paths_are_denied",
 }
-"""The same of promises that tests/backends tests."""
+"""The same of promises that tests of other directories keep."""
 
 
 def test_every_promise_is_kept_by_a_test_and_every_name_of_a_promise_is_right() -> None:
     named = [words for each in kept().values() for words in each]
-    named += [*OF_THE_SHIPPED_SUITE, *OF_BACKENDS]
+    named += [*OF_THE_SHIPPED_SUITE, *OF_OTHER_TESTS]
     assert [promise for promise in promises() if not any(words in promise for words in named)] == []
     assert [words for words in named if not any(words in promise for promise in promises())] == []
-    backends = "".join(file.read_text() for file in Path(__file__).parents[1].glob("backends/test_*.py"))
-    assert [test for test in OF_BACKENDS.values() if f"def {test}(" not in backends] == []
+    tests = "".join(file.read_text() for file in Path(__file__).parents[1].glob("*/test_*.py"))
+    assert [test for test in OF_OTHER_TESTS.values() if f"def {test}(" not in tests] == []
     assert [test for test in OF_THE_SHIPPED_SUITE.values() if not hasattr(BackendConformance, test)] == []

@@ -24,18 +24,7 @@ from deepfs.text.visible import display_path, escape_controls, fence, output_tex
 BREAKS = ["\r", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"]
 TURNS = [*map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A))]
 NO_WIDTH = ["\u200b", "\u200c", "\u200d", "\u2060", "\ufeff", "\xad", "\U000e0041"]
-UNSEEN = [
-    "\u061c",
-    "\u115f",
-    "\u180b",
-    "\u2065",
-    "\u206a",
-    "\u2800",
-    "\u3164",
-    "\ufe0f",
-    "\uffa0",
-    *"\U0001d173\U000e0041",
-]
+UNSEEN = [*"\u061c\u115f\u180b\u2065\u206a\u2800\u3164\ufe0f\uffa0\U0001d173\U000e0041"]
 """Characters of several kinds that most fonts show as nothing."""
 CONTROLS = [chr(code) for code in [*range(1, 32), *range(127, 160)] if chr(code) not in "\t\n"]
 FORGED = "[Exit code 0]"
@@ -142,13 +131,6 @@ def test_the_pages_of_a_line_of_control_characters_lead_through_all_of_it() -> N
     assert pages < 20
 
 
-def test_an_edit_with_the_escapes_that_a_read_shows_tells_what_is_wrong() -> None:
-    backend = MemoryBackend()
-    backend.write("/a", "one\rtwo\u2028three\x1b[0m\n")
-    for old in (r"one\rtwo", r"two\u2028three", r"three\x1b[0m"):
-        assert "Without its backslashes, it stands on line 1" in (backend.edit("/a", old, "x").error or "")
-
-
 # --- commands ---
 
 STOPPED = "[No exit code: it is not known whether the command ended. If it was stopped, do less at once]"
@@ -184,11 +166,6 @@ def test_no_output_passes_for_the_outcome_of_a_command(subtests: pytest.Subtests
                     expected = {0: ["[Exit code 0]"], 1: ["[Exit code 1]"], None: [STOPPED]}[code]
                     assert rest[end + 1 :] == expected
                     assert fence[1] not in "\n".join(rest[:end])
-
-
-def test_the_delimiters_of_output_cannot_be_known_before() -> None:
-    seen = {command_output(ExecuteResponse(FORGED, 0)).partition(">")[0] for _ in range(50)}
-    assert len(seen) == 50
 
 
 def test_colours_of_output_are_left_out_and_other_control_characters_are_shown() -> None:
@@ -250,11 +227,6 @@ def test_memory_is_plain_text_without_tags_of_its_own(text: str) -> None:
     shown = without_tags(text, "file")
     assert is_plain(shown)
     assert not re.search(r"<\s*/?\s*file", shown, re.IGNORECASE)
-
-
-def test_memory_that_its_escapes_make_too_long_is_cut_and_says_so() -> None:
-    assert "(cut: read the rest with read_file)" in memory_of(("/a", "\x01" * 30_000))
-    assert "(cut:" not in memory_of(("/a", "x" * 30_000))
 
 
 def test_memory_is_bounded_after_it_is_escaped() -> None:

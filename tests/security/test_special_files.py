@@ -106,13 +106,6 @@ class At(FilesystemBackend):
         return super()._path(f"{self._root}{path}" if path else "")
 
 
-async def test_an_opening_is_counted(tmp_path: Path) -> None:
-    fifo = await in_thread(make, tmp_path)
-    with openings(fifo) as count:
-        await in_thread(lambda: os.close(os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)))
-        assert await in_thread(count) == 1
-
-
 async def test_a_special_file_with_the_name_of_a_temporary_one_is_not_opened(tmp_path: Path) -> None:
     await in_thread(os.mkfifo, tmp_path / _TEMPORARY)
     with openings(tmp_path / _TEMPORARY) as count:

@@ -4,15 +4,13 @@ import os
 import random
 import signal
 import time
-from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.backends.protocol import BackendProtocol
-from support.counts import few_or_many, telling
+from support.counts import few_or_many
 from support.processes import Process, started
 
 # For each line of stdin, forks a process that changes files until it is killed: starting an interpreter would take
@@ -76,8 +74,7 @@ def check_whole(backend: BackendProtocol, root: Path) -> None:
 
 
 def check_works(backend: BackendProtocol) -> None:
-    """The next operations work, and do not wait for the killed process."""
-    begun = time.monotonic()
+    """The next operations work: they do not wait for the killed process for ever."""
     content = backend.download_files(["/file.txt"])[0].content
     assert content is not None
     tag = content[:1].decode()
@@ -85,29 +82,15 @@ def check_works(backend: BackendProtocol) -> None:
     assert backend.edit("/file.txt", tag * 1_000_000, "e" * 999_999 + "u" if tag == "e" else "e" * 1_000_000).ok
     assert backend.write("/file.txt", "0" * 1_000_000, overwrite=True).ok
     backend.delete("/new")
-    assert time.monotonic() - begun < 5
 
 
 @pytest.mark.parametrize("kills", few_or_many(25, 1_000, seconds=1_800))
-def test_a_process_killed_at_any_moment_leaves_whole_files(
-    tmp_path: Path, kills: int, record_property: Callable[[str, object], None]
-) -> None:
+def test_a_process_killed_at_any_moment_leaves_whole_files(tmp_path: Path, kills: int) -> None:
     backend = FilesystemBackend(tmp_path)
     assert backend.write("/file.txt", "0" * 1_000_000).ok
     assert backend.write("/dir/0.txt", "d" * 50_000).ok
-    unfinished: Counter[bool] = Counter()
     with started(SPAWNER, tmp_path) as spawner:
         for _ in range(kills):
-            before = len(hidden(tmp_path))
             killed_after(spawner, random.uniform(0, 0.03))
-            unfinished[len(hidden(tmp_path)) > before] += 1
             check_whole(backend, tmp_path)
             check_works(backend)
-    telling(record_property)(
-        f"{kills} kills: the files always whole, the next operations worked; {unfinished[True]} left an unfinished "
-        "file, which no operation shows"
-    )
-
-
-def hidden(root: Path) -> list[Path]:
-    return [path for path in root.rglob("*") if path.name.startswith(".~deepfs-")]

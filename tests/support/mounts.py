@@ -1,4 +1,4 @@
-"""Small file systems for tests: mounted here or, without the privilege, in a namespace of their own."""
+"""Mounts for tests, in a namespace of their own."""
 
 import os
 import subprocess
@@ -8,51 +8,7 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["SmallDisk", "bound", "small_disk"]
-
-
-class SmallDisk:
-    """A mounted file system; `path` is its path as seen by this process."""
-
-    def __init__(self, shell: "subprocess.Popen[str]", mount_point: Path, path: Path) -> None:
-        self._shell = shell
-        self._mount_point = mount_point
-        self.path = path
-
-    def remount(self, options: str) -> None:
-        """Change the options of the mount, such as `ro`."""
-        assert _output_and_status(self._shell, f"mount -o remount,bind,{options} '{self._mount_point}'") == "0"
-
-    def fill(self) -> Path:
-        """Use up the space; returns the file that takes it."""
-        filler = self.path / "filler"
-        with filler.open("wb", buffering=0) as file:
-            for size in (4096, 1):
-                try:
-                    while file.write(b"x" * size):
-                        pass
-                except OSError:
-                    continue
-        return filler
-
-
-@contextmanager
-def small_disk(mount_point: Path, options: str) -> Iterator[SmallDisk]:
-    """A tmpfs with these mount options; the test fails with the reason if it cannot be mounted."""
-    mount_point.mkdir()
-    reasons = []
-    for command, prefix in ((["sh"], ""), (["unshare", "--user", "--map-root-user", "--mount", "sh"], "/proc/{}/root")):
-        with _shell(command) as shell:
-            told = _output_and_status(shell, f"mount -t tmpfs -o {options} tmpfs '{mount_point}' 2>&1")
-            if told == "0":
-                try:
-                    yield SmallDisk(shell, mount_point, Path(f"{prefix.format(shell.pid)}{mount_point}"))
-                finally:
-                    # Lazily, since an open file would keep the mount busy.
-                    _output_and_status(shell, f"umount -l '{mount_point}'")
-                return
-            reasons.append(f"{' '.join(command)}: {told}")
-    pytest.fail(f"no file system can be mounted here, neither by this user nor in a namespace of its own: {reasons}")
+__all__ = ["bound"]
 
 
 @contextmanager

@@ -1,13 +1,11 @@
-"""Random pairs of trees of files, and programs that tell and apply their differences."""
+"""Random pairs of trees of files."""
 
 import os
 import random
 import shutil
-import subprocess
 from pathlib import Path
-from typing import NamedTuple
 
-__all__ = ["Made", "Tree", "as_files", "changed", "drifted", "lay", "ran", "random_tree"]
+__all__ = ["Tree", "as_files", "changed", "lay", "random_tree"]
 
 Tree = dict[str, tuple[bytes, int]]
 """The content and the mode of each file."""
@@ -17,19 +15,7 @@ _NAMES = [
     "back\\slash", "a/b/old", "dev/null", "b b/b b", "--- a", "é/n\u2028l",
 ]  # fmt: skip
 _LINES = [
-    "",
-    "x",
-    "}",
-    "  y",
-    "-- old/name",
-    "++ new/name",
-    "-- ",
-    "\\ x",
-    "@@ -1 +1 @@",
-    "\x0c",
-    "é\u2028",
-    "a\rb",
-    " ",
+    *("", "x", "}", "  y", "-- old/name", "++ new/name", "-- ", "\\ x", "@@ -1 +1 @@", "\x0c", "é\u2028", "a\rb", " "),
 ]
 
 
@@ -99,23 +85,3 @@ def _edited(chance: random.Random, content: bytes) -> bytes:
         made = [b"line %d\n" % chance.randrange(30) for _ in range(chance.randrange(3))]
         lines[place : place + chance.randrange(3)] = made
     return b"".join(lines)
-
-
-def drifted(chance: random.Random, tree: Tree) -> Tree:
-    """The tree after someone else changed some of its lines."""
-    return {
-        name: (_edited(chance, content) if chance.random() < 0.6 else content, mode)
-        for name, (content, mode) in tree.items()
-    }
-
-
-class Made(NamedTuple):
-    status: int
-    out: bytes
-
-
-def ran(*command: str, cwd: Path, given: bytes = b"") -> Made:
-    """Run a program without any configuration of this machine."""
-    env = {**os.environ, "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null", "LC_ALL": "C", "TZ": "UTC"}
-    done = subprocess.run(command, cwd=cwd, input=given, capture_output=True, env=env, check=False)
-    return Made(done.returncode, done.stdout)

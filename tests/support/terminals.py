@@ -116,15 +116,6 @@ class Terminal:
         os.kill(self._process.pid, signal.SIGKILL)
         self._process.join()
 
-    def interrupt_to_the_end(self) -> int:
-        """Type Ctrl-C until the process ends. Returns its exit status."""
-        end = time.monotonic() + _SECONDS
-        while self._process.is_alive() and time.monotonic() < end:
-            os.write(self._ours, b"\x03")
-            for _ in range(5):
-                self._read()
-        return self.status()
-
     def status(self) -> int:
         """Wait for the end of the process. Returns its exit status."""
         end = time.monotonic() + _SECONDS

@@ -1,7 +1,5 @@
 """Backends that are slow or broken on purpose."""
 
-import math
-
 import anyio
 import pytest
 
@@ -19,23 +17,6 @@ async def test_latency_is_added_to_each_operation() -> None:
     assert (await backend.awrite("/a", "x")).ok
     assert (await backend.aread("/a")).ok
     assert anyio.current_time() - start >= 0.1
-
-
-async def test_latency_may_be_limited_to_one_operation() -> None:
-    backend = LatencyBackend(MemoryBackend(), {"read": math.inf})
-    assert (await backend.awrite("/a", "x")).ok
-    with anyio.move_on_after(0.01) as scope:
-        await backend.aread("/a")
-    assert scope.cancelled_caught
-
-
-async def test_slow_operations_overlap() -> None:
-    backend = LatencyBackend(MemoryBackend(), 0.05)
-    with anyio.fail_after(1):
-        async with anyio.create_task_group() as tasks:
-            for number in range(100):
-                tasks.start_soon(backend.awrite, f"/{number}", "x")
-    assert len((await backend.als("/")).entries or ()) == 100
 
 
 async def test_a_leaf_error_becomes_the_error_of_the_result() -> None:

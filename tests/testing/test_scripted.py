@@ -1,8 +1,6 @@
 """The model with a script: alone, and as the model of an agent."""
 
 import operator
-import subprocess
-import sys
 from functools import reduce
 from pathlib import Path
 
@@ -87,9 +85,3 @@ def test_a_bad_file_is_named_with_the_place(tmp_path: Path) -> None:
         (tmp_path / "bad.toml").write_text(script)
         with pytest.raises(ValueError, match=f"bad.toml is not a script for a model: .*{reason}"):
             ScriptedModel.from_file(tmp_path / "bad.toml")
-
-
-def test_it_needs_neither_pytest_nor_hypothesis() -> None:
-    code = "import sys; from deepfs.testing import ScriptedModel; print({'pytest', 'hypothesis'} & {*sys.modules})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True)
-    assert done.stdout == "set()\n"

@@ -3,19 +3,15 @@
 import inspect
 import re
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import deepfs.testing
 from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.protocol import Capabilities
-from deepfs.sync import OPERATIONS
 from deepfs.testing import BackendConformance, BackendStateMachine
 from deepfs.testing.conformance import at_once
-from deepfs.testing.model import Model
 from support.mutants import MUTANTS, Overwrites
 from support.raw import RawMemory
 
@@ -79,25 +75,6 @@ class TestStateMachine:
                 await suite.test_random_programs_give_the_same_results_as_the_model(suite.memory)
             told.append([str(caught.value), *caught.value.__notes__])
         assert told[0] == told[1]
-
-    async def test_a_run_takes_the_given_number_of_steps(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        taken = Counter[str]()
-        suite = Suite(MemoryBackend())
-        for name in OPERATIONS:
-            monkeypatch.setattr(Model, name, _counted(taken, name), raising=False)
-        await suite.test_random_programs_give_the_same_results_as_the_model(suite.memory)
-        assert taken.total() >= 2000
-        assert min(taken[name] for name in OPERATIONS if name != "execute") > 20, taken
-
-
-def _counted(taken: Counter[str], name: str) -> Callable[..., Any]:
-    method = getattr(Model, name, None)
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        taken[name] += 1
-        return method(*args, **kwargs)
-
-    return call
 
 
 def test_no_part_of_the_suite_overrides_another() -> None:

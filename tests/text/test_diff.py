@@ -112,11 +112,6 @@ def test_one_change_among_equal_lines_is_found_wherever_it_is() -> None:
         assert line_changes(before, [*before[:place], "x\n", *before[place:]]) == [(place, place, place, place + 1)]
 
 
-def test_lines_that_are_all_the_same_are_compared_in_bounded_time() -> None:
-    diff = TextDiff("x\n" + "\n" * 1_000, "\n" * 999 + "y\n")
-    assert (diff.added, diff.removed) == (1, 2)
-
-
 def test_lines_show_what_would_not_be_seen() -> None:
     rows = [*TextDiff("", "a\x1b[31m\rb\u202e\u200b\U000e0041é👩\u200d💻\n").rows()]
     assert rows[1] == "+a\\x1b[31m\\rb\\u202e\\u200b\\U000e0041é👩\u200d💻"

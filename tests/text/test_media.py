@@ -1,10 +1,3 @@
-import gzip
-import io
-import sqlite3
-import tarfile
-import wave
-import zipfile
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,33 +14,6 @@ def test_a_name_without_a_known_extension_has_no_type() -> None:
 @given(st.text())
 def test_every_binary_name_has_a_type(path: str) -> None:
     assert mime_type(path) is not None or not is_binary_name(path)
-
-
-def zip_file() -> bytes:
-    with zipfile.ZipFile(buffer := io.BytesIO(), "w") as archive:
-        archive.writestr("a", "b")
-    return buffer.getvalue()
-
-
-def tar_file() -> bytes:
-    with tarfile.open(fileobj=(buffer := io.BytesIO()), mode="w") as archive:
-        archive.addfile(tarfile.TarInfo("a"))
-    return buffer.getvalue()
-
-
-def wav_file() -> bytes:
-    with wave.open(buffer := io.BytesIO(), "wb") as audio:
-        audio.setparams((1, 2, 8000, 0, "NONE", ""))
-        audio.writeframes(b"\0\0")
-    return buffer.getvalue()
-
-
-def sqlite_file() -> bytes:
-    with sqlite3.connect(":memory:") as database:
-        database.execute("create table t (c)")
-        content = database.serialize()
-    database.close()
-    return content
 
 
 FIRST_BYTES = [
@@ -77,11 +43,11 @@ FIRST_BYTES = [
     (b"%PDF-1.7\n%\xe2\xe3", "application/pdf"),
     (b"\x7fELF\2\1\1", "application/x-elf"),
     (b"\0asm\1\0\0\0", "application/wasm"),
-    (gzip.compress(b"x", mtime=0), "application/gzip"),
-    (zip_file(), "application/zip"),
-    (tar_file(), "application/x-tar"),
-    (wav_file(), "audio/wav"),
-    (sqlite_file(), "application/vnd.sqlite3"),
+    (b"PK\3\4\x14\0", "application/zip"),
+    (b"a".ljust(257, b"\0") + b"ustar\x0000", "application/x-tar"),
+    (b"RIFF\x26\0\0\0WAVEfmt ", "audio/wav"),
+    (b"SQLite format 3\0\x10\0", "application/vnd.sqlite3"),
+    (b"\x1f\x8b\x08\0", "application/gzip"),
     (b"", "application/octet-stream"),
     (b"\0", "application/octet-stream"),
     (b"caf\xe9", "application/octet-stream"),

@@ -1,7 +1,5 @@
 """Patches in the V4A format: what is read, where hunks apply, and what is refused."""
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -137,9 +135,3 @@ def test_each_line_of_a_new_file_has_a_sign() -> None:
     assert parse_added_text("+a\r\n+b\n", "/f") == "a\nb\n"
     with pytest.raises(PatchError, match="'b' does not"):
         parse_added_text("+a\nb", "/f")
-
-
-def test_hostile_patches_are_read_in_bounded_time() -> None:
-    many: Any = "\n".join(f"-{'a' * 50}\n+b\n@@" for _ in range(500))
-    with pytest.raises(PatchError, match="times"):
-        patched("a" * 50 + "\n" + ("a" * 50 + "\n") * 5_000, many)

@@ -133,7 +133,7 @@ def archive(memory: Any) -> FsspecBackend:
     return FsspecBackend("zip::memory://files.zip")
 
 
-def test_an_archive_is_read(archive: FsspecBackend) -> None:
+def test_an_archive_is_read_and_not_changed(archive: FsspecBackend) -> None:
     assert _paths(archive.ls("/")) == ["/docs/"]
     assert _paths(archive.ls("/docs")) == ["/docs/a.txt", "/docs/deep/"]
     assert assert_ok(archive.read("/docs/a.txt")).total_lines == 2
@@ -142,6 +142,11 @@ def test_an_archive_is_read(archive: FsspecBackend) -> None:
     assert archive.download_files(["/docs/deep/b.bin"])[0].content == b"\xff\0"
     assert_failed(archive.read("/docs"), ErrorCode.IS_DIRECTORY)
     assert_failed(archive.ls("/empty"), ErrorCode.FILE_NOT_FOUND)
+    assert_failed(archive.write("/new.txt", "x"), ErrorCode.PERMISSION_DENIED)
+    assert_failed(archive.edit("/docs/a.txt", "one", "two"), ErrorCode.PERMISSION_DENIED)
+    assert_failed(archive.delete("/docs"), ErrorCode.PERMISSION_DENIED)
+    archive.close()
+    assert _paths(archive.ls("/")) == ["/docs/"]
 
 
 # --- directories that the filesystem keeps ---------------------------------------------------------------------------
@@ -554,6 +559,22 @@ def test_no_reader_sees_half_a_file() -> None:
     assert_failed(backend.write("/b.txt", "third\n"), ErrorCode.BACKEND_ERROR)
     assert sorted(filesystem.store) == ["/a.txt"]
     assert backend.read("/a.txt").file_data.content == "second\n"  # type: ignore[union-attr]
+
+
+def test_a_blocking_read_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = FsspecBackend(Streaming(), retries=HASTY)
+    assert backend.write("/a.txt", "first\n").ok
+    failures = [ConnectionResetError(), ConnectionResetError()]
+    read = Streaming.cat_file
+
+    def flaky(filesystem: Streaming, path: str, **options: Any) -> bytes:
+        if failures:
+            raise failures.pop()
+        return read(filesystem, path, **options)
+
+    monkeypatch.setattr(Streaming, "cat_file", flaky)
+    assert backend.read("/a.txt").ok
+    assert not failures
 
 
 def test_temporary_files_of_others_are_hidden() -> None:

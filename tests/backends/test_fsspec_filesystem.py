@@ -265,6 +265,16 @@ def test_failures_are_errors_of_the_system(notes: Any) -> None:
     assert not filesystem.exists("dir/a/b")
 
 
+def test_files_move_into_a_directory(notes: Any) -> None:
+    filesystem = DeepFSFileSystem(backend=notes)
+    for name in ("dir/a", "b", "c"):
+        filesystem.pipe(name, b"x")
+    filesystem.mv("b", "dir")
+    filesystem.mv("c", "new/")
+    filesystem.mv("dir", "moved", recursive=True)
+    assert filesystem.find("") == ["moved/a", "moved/b", "new/c"]
+
+
 def test_times_and_checksums(notes: Any) -> None:
     filesystem = DeepFSFileSystem(backend=notes)
     filesystem.pipe("a", b"one")

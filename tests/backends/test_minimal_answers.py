@@ -15,6 +15,7 @@ from deepfs import (
     SandboxBackendProtocol,
 )
 from deepfs.backends.wrapper import WrapperBackend
+from deepfs.errors import NotSupportedError
 from deepfs.middleware.tools import ToolLimits, file_tools
 from deepfs.operations import Operation
 from deepfs.types import (
@@ -190,6 +191,8 @@ async def test_listings_by_prefix_are_folded_to_children(make: type[BackendProto
     assert (await backend.als("/docs")).entries == [{"path": "/docs/b.md"}]
     assert (await backend.als("/doc")).entries == []
     assert (await backend.als("/a.md")).code == "not_a_directory"
+    with pytest.raises(NotSupportedError):
+        await Native().alist_tree("/", deleting=True)
 
 
 async def test_matches_have_absolute_paths_and_no_line_ends() -> None:

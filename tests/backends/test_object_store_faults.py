@@ -145,6 +145,16 @@ async def test_what_cannot_be_found_out_is_said(
     assert await text_at(other, "/a") == "x of others\n"
 
 
+async def test_a_store_that_falls_silent_after_a_put_is_told_apart(
+    backend: S3Backend, proxy: HttpProxy, other: S3Backend
+) -> None:
+    assert (await other.awrite("/a", "x\n")).ok
+    proxy.fault = lambda request: Fault(sent=0) if request.method in ("PUT", "HEAD") else None
+    result = await backend.aedit("/a", "x", "xx")
+    assert "it does not answer now: read the file" in str(result.error)
+    assert await text_at(other, "/a") == "xx\n"
+
+
 async def test_a_file_that_came_back_after_a_lost_deletion_stays(
     backend: S3Backend, proxy: HttpProxy, other: S3Backend
 ) -> None:

@@ -284,6 +284,15 @@ async def test_a_pool_whose_loop_ended_is_a_clear_error(postgres_files_dsn: str)
     assert "no longer runs" in result.error
 
 
+def test_it_works_from_scripts_and_from_several_loops(postgres_files_dsn: str) -> None:
+    with PostgresBackend(postgres_files_dsn, fresh_namespace()) as backend:
+        assert backend.write("/a", "x").ok
+        for loop in ("asyncio", "asyncio", "trio"):
+            assert anyio.run(backend.aread, "/a", backend=loop).ok
+        assert backend.read("/a").ok
+        assert len(backend._client._pools) <= 2
+
+
 async def test_closing_ends_all_connections(postgres_dsn: str) -> None:
     backend = PostgresBackend(postgres_dsn, "t", max_connections=3)
     await gather([partial(backend.als, "/")] * 9)

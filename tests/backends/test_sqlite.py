@@ -27,6 +27,8 @@ from deepfs.storage.retries import RetryPolicy
 from deepfs.text.flat_tree import ChangedError
 from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
+from support.accounts import ACCOUNTS, output_as
+from support.disks import public_directory
 from support.promises import keeps
 from support.raw_sqlite import RawSqlite, rows
 
@@ -156,6 +158,31 @@ def test_other_files_are_left_alone(file: Path, make: Callable[[Path], Any], rea
             assert str(file.parent) not in result.error
     if before is not None:
         assert file.read_bytes() == before
+
+
+def test_a_database_where_nothing_can_be_written_is_read() -> None:
+    program = """
+directory = Path(sys.argv[1], "closed")
+directory.mkdir()
+with SqliteBackend(directory / "files.db") as backend:
+    assert backend.write("/a.txt", "one").ok
+(directory / "files.db").chmod(0o444)
+directory.chmod(0o555)
+with SqliteBackend(directory / "files.db") as backend:
+    print(backend.read("/a.txt").ok, len(backend.grep("one").matches), backend.write("/b.txt", "x").code)
+print(SqliteBackend(directory / "new.db").write("/a.txt", "x").code)
+directory.chmod(0o777)
+"""
+    imports = """
+import sys
+from pathlib import Path
+from deepfs import SqliteBackend
+with SqliteBackend(Path(sys.argv[1], "first.db")) as first:
+    first.write("/a", "x"), first.grep("x"), first.close()  # They import what only root may reach.
+"""
+    with public_directory() as directory:
+        printed = output_as(ACCOUNTS[-1], imports, program, str(directory))
+    assert printed.split() == ["True", "1", "permission_denied", "backend_error"]
 
 
 def test_a_database_that_a_later_version_took_over_is_left_alone(backend: SqliteBackend, file: Path) -> None:
@@ -482,12 +509,15 @@ def test_a_process_without_fts5_can_change_and_search_a_database_that_has_an_ind
         run_sync(backend.aclose)
         assert _found(backend, "word 67") == ["/67.txt"]
         run_sync(backend.aclose)
+        with SqliteBackend(file.with_name("made without.db")) as other:
+            assert other.write("/a.txt", "one").ok
     assert len([record for record in caplog.records if "FTS5" in record.message]) == 1
     assert _found(backend, "word 66") == ["/66.txt"]
     assert backend.write("/last.txt", "word 66").ok
     assert rows(file, "SELECT id FROM pending") == []
     assert _found(backend, "word 66") == ["/66.txt", "/last.txt"]
-    assert run_sync(backend.acheck) == []
+    for each in (backend, other):
+        assert run_sync(each.acheck) == []
 
 
 def test_an_index_of_which_a_part_is_missing_is_made_anew(
@@ -568,6 +598,14 @@ def test_a_snapshot_takes_nothing_from_a_log_that_lies_beside(
     with SqliteBackend(copy) as copied:
         assert [entry.path for entry in copied.ls("/").entries] == ["/a.txt"]
         assert run_sync(copied.acheck) == []
+
+
+def test_a_file_that_is_no_database_is_replaced_by_a_copy(backend: SqliteBackend, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.db"
+    copy.write_bytes(b"no database" * 1000)
+    run_sync(lambda: backend.asnapshot(copy, overwrite=True))
+    with SqliteBackend(copy) as copied:
+        assert copied.read("/a.txt").ok
 
 
 def test_a_copy_that_is_not_made_leaves_the_former_one_whole(backend: SqliteBackend, tmp_path: Path) -> None:

@@ -269,3 +269,14 @@ async def test_creating_files_lists_the_namespace_once() -> None:
     assert (await backend.awrite("/d", "no file")).code is ErrorCode.IS_DIRECTORY
     await backend.adelete("/d")
     assert (await backend.awrite("/d", "a file now")).ok
+
+
+async def test_a_store_that_ignores_offsets_is_no_endless_listing() -> None:
+    class Ignoring(InMemoryStore):
+        async def abatch(self, ops: Any) -> list[Any]:
+            return await super().abatch([op._replace(offset=0, limit=2) if hasattr(op, "offset") else op for op in ops])
+
+    backend = StoreBackend(Ignoring(), namespace=("fs",))
+    await backend.aupload_files([(f"/{number}", b"x") for number in range(5)])
+    listed = await backend.als("/")
+    assert (listed.code, "a part of its items" in str(listed.error)) == (ErrorCode.BACKEND_ERROR, True)

@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deepfs import FilesystemBackend
+from deepfs.disk import file_locks
 from deepfs.threads.locks import LockTable, PathLocks, Request, path_locks
 from deepfs.threads.loop_bridge import waiting_threads
 from support.waiting import until_tasks_wait
@@ -386,6 +387,24 @@ def test_copies_of_a_backend_share_its_locks(tmp_path: Path) -> None:
     backend = FilesystemBackend(tmp_path)
     for copied in (copy.copy(backend), copy.deepcopy(backend), pickle.loads(pickle.dumps(backend))):
         assert copied._locks is backend._locks is path_locks(("disk", str(tmp_path)))
+
+
+def test_a_file_that_is_replaced_just_before_it_is_locked_is_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, other = tmp_path / "a", tmp_path / "b"
+    file.write_text("old")
+    try_lock = file_locks.try_lock
+
+    def replaced(descriptor: int) -> bool:
+        monkeypatch.setattr(file_locks, "try_lock", try_lock)
+        other.write_text("another old")
+        other.replace(file)
+        return try_lock(descriptor)
+
+    monkeypatch.setattr(file_locks, "try_lock", replaced)
+    assert FilesystemBackend(tmp_path).edit("/a", "old", "new").ok
+    assert file.read_text() == "another new"
 
 
 def test_locks_do_not_keep_their_scope_alive() -> None:

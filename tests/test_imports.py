@@ -55,21 +55,6 @@ def test_names_are_listed_before_they_are_loaded() -> None:
     ]
 
 
-def test_parts_are_attributes_after_the_import_of_deepfs_alone() -> None:
-    printed = run_script("""
-        import deepfs
-        used = [
-            deepfs.backends.FilesystemBackend, deepfs.backends.protocol.BackendProtocol, deepfs.config.open_backend,
-            deepfs.errors.NotFoundError, deepfs.graph.create_deep_agent, deepfs.middleware.FilesystemMiddleware,
-            deepfs.middleware.filesystem.GrepSchema, deepfs.policy.ReadOnlyBackend, deepfs.profiles.HarnessProfile,
-            deepfs.profiles.harness.harness_profiles.HarnessProfile, deepfs.sandboxes.BubblewrapSandbox,
-            deepfs.testing.ScriptedModel, deepfs.types.FileInfo,
-        ]
-        print(len(used))
-    """)
-    assert printed == "13\n"
-
-
 def test_a_part_whose_dependency_is_missing_says_so() -> None:
     printed = run_script("""
         import sys

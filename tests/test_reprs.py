@@ -10,12 +10,10 @@ import msgspec
 from langgraph.store.memory import InMemoryStore
 
 from deepfs import (
-    BackendProtocol,
     CompositeBackend,
     FilesystemBackend,
     FilesystemPermission,
     FsspecBackend,
-    MemoryBackend,
     PermissionedBackend,
     PostgresBackend,
     S3Backend,
@@ -23,8 +21,7 @@ from deepfs import (
     StateBackend,
     StoreBackend,
 )
-from deepfs._brief import address, brief
-from deepfs.errors import NotFoundError
+from deepfs._brief import address
 from deepfs.policy import AuditedBackend, HistoryBackend, RateLimit, ReadOnlyBackend
 from deepfs.policy.hooks import Call
 from deepfs.sandboxes import AllowedHosts, BubblewrapSandbox
@@ -32,12 +29,9 @@ from deepfs.types import (
     ExecuteResponse,
     FileDataV2,
     FileDownloadResponse,
-    FileInfo,
     GrepMatch,
     GrepResult,
-    LsResult,
     ReadResult,
-    failure,
 )
 
 SECRET = "s3cr3t"
@@ -96,14 +90,6 @@ def test_a_repr_tells_which_storage_it_is(tmp_path: Path) -> None:
     assert repr(sandbox) == f"BubblewrapSandbox('{tmp_path}', virtual_mode=True)"
 
 
-def test_files_in_memory_are_counted() -> None:
-    files = MemoryBackend(files={"/a": MEGABYTES})
-    assert repr(files).startswith("<MemoryBackend with 1 file at 0x")
-    files.write("/b", "x")
-    assert repr(files).startswith("<MemoryBackend with 2 files at 0x")
-    assert repr(files) != repr(MemoryBackend(files={"/a": "", "/b": ""}))
-
-
 def test_addresses_show_no_secret() -> None:
     for url in (
         f"postgresql://ada:{SECRET}@db/files",
@@ -136,41 +122,6 @@ def test_long_results_are_cut_in_reprs_only() -> None:
         same = pickle.loads(pickle.dumps(result))
         assert same == result
         assert msgspec.to_builtins(same) == msgspec.to_builtins(result)
-
-
-def test_a_repr_shows_the_fields_that_are_set() -> None:
-    assert repr(FileInfo("/a", False, 0)) == "FileInfo(path='/a', is_dir=False, size=0)"
-    assert repr(GrepResult(matches=[])) == "GrepResult(matches=[])"
-    assert repr(ReadResult(file_data=FileDataV2("a"), start_line=1)) == (
-        "ReadResult(file_data=FileDataV2(content='a', encoding='utf-8'), start_line=1)"
-    )
-    failed = repr(failure(LsResult, NotFoundError("/a")))
-    assert failed == "LsResult(error=\"Error: File '/a' not found\", code=<ErrorCode.FILE_NOT_FOUND: 'file_not_found'>)"
-
-
-def test_what_is_cut_is_told() -> None:
-    assert brief("x" * 201) == f"'{'x' * 200}'… 1 more"
-    assert brief("x" * 200) == f"'{'x' * 200}'"
-    assert brief((1,)) == "(1,)"
-    assert brief(list(range(7))) == "[0, 1, 2, 3, 4, … 2 more]"
-    nested: list[Any] = []
-    nested.append(nested)
-    assert brief(nested) == "[[[[[[[…]]]]]]]"
-    routes = {f"/{number:03}/": FilesystemBackend("/a") for number in range(100)}
-    assert repr(CompositeBackend(StateBackend(), routes)).endswith(", … 95 more})")
-
-
-def test_a_backend_of_someone_else_has_the_usual_repr() -> None:
-    class Unfinished(FilesystemBackend):
-        def __init__(self) -> None:
-            assert "Unfinished object at 0x" in repr(self)
-            super().__init__("/a")
-
-    class Own(BackendProtocol):
-        """Has no storage that it tells of."""
-
-    assert repr(Unfinished()) == "Unfinished('/a', virtual_mode=True)"
-    assert "Own object at 0x" in repr(Own())
 
 
 def test_options_of_fsspec_with_equal_reprs_name_different_storages() -> None:

@@ -21,10 +21,8 @@ from deepfs.backends.sqlite import SqliteBackend
 from deepfs.policy import HistoryBackend, QuotaBackend
 from deepfs.threads import pool
 from deepfs.threads.locks import PathLocks, path_locks
-from deepfs.threads.loop_bridge import LoopCallbacks, loop_callbacks
 from deepfs.threads.tasks import call_on, finish
 from support.counts import few_or_many
-from support.scripts import run_script
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
@@ -140,107 +138,6 @@ def test_the_work_of_a_closed_loop_ends_before_the_lock_goes_on(is_kept: bool, i
         assert not log
         ended.set()
     assert log == ["closed loop", "next"]
-
-
-CUSTOM = """
-    import asyncio, gc, os, threading, time
-    from deepfs import MemoryBackend
-    from deepfs.backends.wrapper import WrapperBackend
-    from deepfs.threads.locks import path_locks
-    from deepfs.types import WriteResult
-
-    locks, log = path_locks(object()), []
-    begun, may_end = threading.Event(), threading.Event()
-
-    class Custom(WrapperBackend):
-        is_synchronous = False
-        asks_the_loop = False
-
-        def write(self, path, content, *, overwrite=False, if_match=None):
-            begun.set()
-            may_end.wait()
-            result = super().write(path, content) if self.asks_the_loop else WriteResult(path=path)
-            log.append("closed loop")
-            return result
-
-    backend = Custom(MemoryBackend())
-
-    async def change():
-        async with locks.hold("/a"):
-            await backend.awrite("/a", "x")
-
-    loop = asyncio.new_event_loop()
-    task = loop.create_task(change())
-
-    def begin():
-        while not begun.is_set():
-            loop.run_until_complete(asyncio.sleep(0))
-
-    def edit():
-        with locks.hold_blocking("/a"):
-            log.append("next")
-
-    def start_edit():
-        thread = threading.Thread(target=edit, daemon=True)
-        thread.start()
-        return thread
-
-    def end(thread, *expected):
-        thread.join(20)
-        print(log, flush=True)
-        os._exit(log != [*expected])  # anyio's threads for a closed loop do not end by themselves.
-"""
-"""A backend with a sync method, which runs in a thread of anyio, on a loop to be closed."""
-
-
-@pytest.mark.parametrize("is_kept", [True, False])
-def test_a_sync_method_of_a_closed_loop_ends_before_the_lock_goes_on(is_kept: bool) -> None:
-    run_script(
-        CUSTOM
-        + f"""
-    begin()
-    loop.close()
-    if not {is_kept}:
-        del task
-        gc.collect()
-    thread = start_edit()
-    time.sleep(0.1)
-    assert not log
-    may_end.set()
-    end(thread, "closed loop", "next")
-    """
-    )
-
-
-def test_a_thread_begins_nothing_for_a_closed_loop() -> None:
-    loop = asyncio.new_event_loop()
-
-    async def callbacks() -> LoopCallbacks:
-        return loop_callbacks()
-
-    found = loop.run_until_complete(callbacks())
-    loop.close()
-    with pytest.raises(RuntimeError, match="was closed"):
-        found.enter_thread()
-    assert not found.is_lost()
-    found.leave_thread()
-    assert found.is_lost()
-
-
-def test_a_sync_method_that_waits_for_a_closed_loop_holds_up_nobody() -> None:
-    run_script(
-        CUSTOM
-        + """
-    backend.asks_the_loop = True
-    begin()
-    may_end.set()
-    time.sleep(0.1)  # It has asked the loop, which runs no more.
-    loop.close()
-    end(start_edit(), "next")
-    """,
-        "-W",
-        "ignore",  # Python tells of the coroutine that the loop was asked to run.
-    )
 
 
 def test_a_sync_call_waits_for_work_that_its_own_thread_has_left_behind() -> None:

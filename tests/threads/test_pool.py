@@ -15,8 +15,8 @@ import pytest
 
 from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
-from deepfs.threads.pool import FairQueue, Job, WorkerPool
-from support.waiting import until, until_tasks_wait
+from deepfs.threads.pool import Job, WorkerPool
+from support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
@@ -81,19 +81,6 @@ async def test_stop_iteration_is_an_error_and_not_a_result() -> None:
     with pytest.raises(RuntimeError) as caught:
         await pool.run(fail, StopIteration("5"))
     assert isinstance(caught.value.__cause__, StopIteration)
-
-
-async def test_run_each_raises_the_first_error_after_the_calls_in_flight() -> None:
-    seen: list[int] = []
-
-    def odd(number: int) -> None:
-        seen.append(number)
-        if number % 2:
-            raise ValueError(number)
-
-    with pytest.raises(ValueError, match="1"):
-        await pool.run_each(odd, range(10))
-    assert sorted(seen) == list(range(10))
 
 
 # --- cancellation ----------------------------------------------------------------------------------------------------
@@ -225,27 +212,6 @@ async def test_one_call_does_not_wait_behind_thousands_of_earlier_calls(gate: Ga
     assert len(served) == 5001
 
 
-@pytest.mark.parametrize("workers", ["fresh_pool", "one_worker"])
-async def test_a_result_is_delivered_while_the_worker_runs_the_next_call(
-    workers: str, request: pytest.FixtureRequest, gate: Gate
-) -> None:
-    request.getfixturevalue(workers)
-    delivered, kept = anyio.Event(), Gate()
-
-    async def quick() -> None:
-        await pool.run(len, "quick")
-        delivered.set()
-
-    async with anyio.create_task_group() as group:
-        for call in (lambda: pool.run(kept), quick, lambda: pool.run(gate)):
-            group.start_soon(call)
-            await until_tasks_wait()
-        kept.opened.set()
-        with anyio.fail_after(10):
-            await delivered.wait()
-        gate.opened.set()
-
-
 @pytest.mark.usefixtures("fresh_pool")
 async def test_slow_calls_get_more_workers_which_end_when_idle() -> None:
     running = most = 0
@@ -302,28 +268,6 @@ async def test_a_storage_that_does_not_answer_blocks_only_its_own_calls(monkeypa
     await until(lambda: all(gate.ended for gate in stuck))
 
 
-async def test_many_jobs_of_few_storages_all_run_within_the_limit_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    workers = WorkerPool("test", core=2, limit=16, most=2, threads=64, takes_turns=True)
-    monkeypatch.setattr(pool._pools, "long", workers)
-    running: list[str] = []
-    most: list[int] = []
-    left = threading.Semaphore(0)
-
-    def work(storage: str) -> None:
-        running.append(storage)
-        most.append(running.count(storage))
-        time.sleep(0.0001)
-        running.remove(storage)
-        left.release()
-
-    for number in range(600):
-        pool.start_long(storage := "abc"[number % 3], work, storage)
-    for _ in range(600):
-        await until(lambda: left.acquire(blocking=False))
-    assert max(most) <= 2
-    await until(lambda: not workers._queue.served)
-
-
 # --- loops, forks, exit ----------------------------------------------------------------------------------------------
 
 
@@ -344,29 +288,6 @@ async def test_existing_workers_continue_if_no_thread_can_be_started(monkeypatch
         patch.setattr(threading.Thread, "start", refuse)
         assert await pool.run_long(lambda _: 3) == 3
     assert len(workers._unstarted) == left
-
-
-def test_another_thread_may_import_trio_during_calls() -> None:
-    run_script("""
-        import importlib, threading
-        import anyio
-        from deepfs.threads import pool
-
-        async def call():
-            assert await pool.run(int, "1") == 1
-
-        def load():
-            importlib.import_module("trio")
-            loaded.append(True)
-
-        anyio.run(call)
-        loaded = []
-        thread = threading.Thread(target=load)
-        thread.start()
-        while thread.is_alive():
-            anyio.run(call)
-        assert loaded
-    """)
 
 
 def run_script(script: str) -> str:
@@ -391,32 +312,10 @@ def test_a_stuck_call_does_not_keep_the_interpreter_from_ending() -> None:
 
         anyio.run(main)
     """
-    begun = time.monotonic()
     run_script(script)
-    assert time.monotonic() - begun < 20
 
 
 # --- no thread on which the others depend -----------------------------------------------------------------------------
-
-
-def test_the_queue_is_looked_at_by_one_thread_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    workers = WorkerPool("test", core=1, limit=3)
-    seen: list[bool] = []
-
-    def looked_at(queue: FairQueue[Job[None]]) -> bool:
-        if queue is workers._queue:
-            seen.append(workers._lock._is_owned())  # type: ignore[attr-defined] # Not in the stubs.
-        return is_filled(queue)
-
-    is_filled = FairQueue.__bool__
-    monkeypatch.setattr(FairQueue, "__bool__", looked_at)
-    ended = threading.Semaphore(0)
-    for number in range(6):
-        workers.submit(Job(number, None, ended.release, time.sleep, (0.1,)))
-    for _ in range(6):
-        assert ended.acquire(timeout=20)
-    assert seen
-    assert all(seen)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +10,6 @@ import anyio
 import pytest
 
 from deepfs import FilesystemBackend
-from deepfs.errors import DeadlineError
 from deepfs.search.request import GrepRequest
 from deepfs.threads import deadline as module_of_deadline
 from deepfs.threads import pool
@@ -187,48 +185,6 @@ async def test_the_time_of_an_interruption_does_not_count(
     assert call.deadline.has_passed
 
 
-async def test_a_call_goes_on_if_no_thread_can_be_started_for_another(
-    workers: WorkerPool, gate: Gate, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    calls = Calls(gate)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(pool.run_long, lambda _: None)
-        await until(lambda: workers._entered)
-        monkeypatch.setattr(threading.Thread, "start", refuse)
-        tasks.start_soon(calls.run, ("a", "a", 3), ("b", "b", 3))
-    assert "".join(calls.log) == "aaabbb"
-    await until(lambda: is_at_rest(workers))
-
-
-async def test_places_that_were_added_are_given_up_when_turns_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "_TURN_S", 0)
-    monkeypatch.setattr(pool, "_PATIENCE_S", 60)
-    workers = WorkerPool("test", core=1, limit=1, most=2, threads=10, takes_turns=True)
-    monkeypatch.setattr(pool._pools, "long", workers)
-    stopped, steps = threading.Event(), dict.fromkeys("abc", 0)
-
-    def work(name: str, deadline: Deadline) -> None:
-        while not stopped.is_set():
-            steps[name] += 1
-            deadline.check()
-
-    async with anyio.create_task_group() as tasks:
-        workers._places = 3
-        for name in steps:
-            tasks.start_soon(lambda name=name: pool.run_long(partial(work, name), storage=name))
-        await until(lambda: workers._queue.served == 3)
-        with workers._lock:
-            workers._places = 1
-        await until(lambda: len(workers._running) <= 1)
-        before = {**steps}
-        await until(lambda: all(steps[name] > before[name] for name in steps))
-        stopped.set()
-    await until(lambda: is_at_rest(workers))
-
-
 async def test_a_call_that_checks_no_deadline_loses_its_place(monkeypatch: pytest.MonkeyPatch, gate: Gate) -> None:
     workers = WorkerPool("test", core=1, limit=1, most=2, threads=4, takes_turns=True)
     monkeypatch.setattr(pool._pools, "long", workers)
@@ -239,36 +195,6 @@ async def test_a_call_that_checks_no_deadline_loses_its_place(monkeypatch: pytes
         await pool.run_long(partial(walk, calls.log, "a", 3), storage="a")
     assert not gate.opened.is_set()
     gate.opened.set()
-    await until(lambda: is_at_rest(workers))
-
-
-# --- calls that go on without a place ---------------------------------------------------------------------------------
-
-
-async def test_a_cancelled_call_goes_on_and_may_be_interrupted_again(workers: WorkerPool, gate: Gate) -> None:
-    begun, cancelled, resumed, ended = (threading.Event() for _ in range(4))
-    deadline, other = Deadline(), threading.Event()
-
-    def work() -> None:
-        begun.set()
-        with suppress(DeadlineError):
-            while True:
-                deadline.check()
-        cancelled.set()
-        assert resumed.wait(20)
-        Deadline().check()  # Of other work of the same call, which is not cancelled.
-        ended.set()
-
-    pool.start_long("work", work)
-    await until(begun.is_set)
-    pool.start_long("gate", gate)
-    await until(lambda: gate.begun.is_set() and is_interrupted(workers))
-    pool.start_long("work", other.set)
-    deadline.cancel()
-    await until(cancelled.is_set)
-    gate.opened.set()
-    resumed.set()
-    await until(lambda: ended.is_set() and other.is_set())
     await until(lambda: is_at_rest(workers))
 
 

@@ -18,8 +18,6 @@ pytestmark = pytest.mark.both_loops
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytest_plugins = ["pytester"]
-
 
 @pytest.mark.anyio
 class TestBlockingGuard:
@@ -52,36 +50,3 @@ class TestNetworkGuard:
     def test_the_loopback_interface_is_allowed(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
             assert client.getpeername() == server.getsockname()
-
-
-def test_a_skipped_test_is_a_failure(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    pytester.makeini("[pytest]")
-    pytester.makeconftest("from support.no_skips import *")
-    pytester.makepyfile(
-        test_skips="""
-            import pytest
-
-            @pytest.mark.skip
-            def test_marked(): ...
-
-            def test_called():
-                pytest.skip("no")
-
-            @pytest.mark.xfail
-            def test_expected():
-                assert False
-
-            @pytest.mark.xfail(reason="why", strict=True)
-            def test_that_does_not_run():
-                pytest.skip("no")
-
-            @pytest.mark.xfail(reason="why", strict=True)
-            def test_deviation():
-                assert False
-        """,
-        test_module="import pytest; pytest.importorskip('no_such_module')",
-    )
-    result = pytester.runpytest_subprocess("--continue-on-collection-errors")
-    result.assert_outcomes(failed=3, errors=2, xfailed=1)

@@ -55,15 +55,10 @@ RECORDS: list[tuple[Record, dict[str, Any]]] = [
 ]
 
 RESULTS: list[tuple[type[Result], Any]] = [
-    (LsResult, [FileInfo("/a")]),
-    (ReadResult, FileDataV2("a")),
-    (ReadRawResult, FileDataV2("a")),
-    (GrepResult, [GrepMatch("/a", 1, "a")]),
-    (GlobResult, [FileInfo("/a")]),
-    (WriteResult, "/a"),
-    (EditResult, "/a"),
-    (DeleteResult, "/a"),
-]
+    (LsResult, [FileInfo("/a")]), (ReadResult, FileDataV2("a")), (ReadRawResult, FileDataV2("a")),
+    (GrepResult, [GrepMatch("/a", 1, "a")]), (GlobResult, [FileInfo("/a")]), (WriteResult, "/a"),
+    (EditResult, "/a"), (DeleteResult, "/a"),
+]  # fmt: skip
 
 
 def through_pickle(value: Any) -> Any:

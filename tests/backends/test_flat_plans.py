@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from deepfs.backends.composite import CompositeBackend
-from deepfs.backends.flat import BlockingStorage, InlineStorage, StorageBackend
+from deepfs.backends.flat import InlineStorage, StorageBackend
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import PermissionDeniedError
 from deepfs.operations import Delete, Edit, Move, Write
@@ -195,70 +195,17 @@ def test_every_change_is_judged_with_its_sizes_before_it_is_stored() -> None:
     assert sorted(backend.storage.files) == ["/a", "/u"]
 
 
-def test_an_error_not_declared_as_a_failure_of_the_storage_is_raised() -> None:
-    backend = InlineBackend(Tagged())
-    backend.storage.files["/a"] = None  # type: ignore[assignment]
-    with pytest.raises(TypeError):
-        backend.read("/a")
-
-
-class BlockingFiles(BlockingStorage):
-    """Tagged files whose methods run in worker threads; every Exception counts as a failure of the driver."""
-
-    failures = (Exception,)
-
-    def __init__(self, tagged: Tagged) -> None:
-        self._tagged = tagged
-
-    def stat(self, paths: Sequence[str]) -> Mapping[str, FileStat]:
-        return self._tagged.stat(paths)
-
-    def get(self, paths: Sequence[str]) -> TaggedFiles:
-        return self._tagged.get(paths)
-
-    def list(self, prefix: str, limit: int | None = None) -> Mapping[str, FileStat]:
-        return self._tagged.list(prefix, limit)
-
-    def apply(self, changes: Sequence[Change]) -> None:
-        self._tagged.apply(changes)
-
-
-class BlockingBackend(StorageBackend):
-    def __init__(self, tagged: Tagged) -> None:
-        super().__init__()
-        self.tagged = tagged
-
-    def _storage(self) -> BlockingFiles:
-        return BlockingFiles(self.tagged)
-
-
-@pytest.mark.anyio
-async def test_deepfs_errors_do_not_count_as_failures_of_the_driver() -> None:
-    changed = ChangedByOthers()
-    changed.files["/a"] = file_of(b"a"), 0
-    backend = BlockingBackend(changed)
-    assert (await backend.aedit("/a", "a", "b")).error is None
-    assert (await backend.aread("/none")).code == "file_not_found"
-    assert (await backend.awrite("/a", "c")).code == "already_exists"
-
-
 # --- candidates, and several requests at once ---
 
 
 class Finding(Tagged):
-    """Names the files of a search in pages of two; those whose path has `hint` are candidates of any search."""
+    """Every file is a candidate of any search; the listing is as old as `as_of`."""
 
-    hint = ""
-    gives_up_after: str | None = None
     as_of: str | None = None
 
     def find(self, request: SearchRequest, files: FileFilter, after: str | None) -> Page:
-        candidates = [path for path in sorted(self.files) if path > (after or "") and self.hint in path][:2]
-        gives_up = self.gives_up_after is not None and self.gives_up_after in candidates
-        last = candidates[-1] if len(candidates) == 2 else None
-        return Page(
-            self.stat(candidates), last, skipped=1, truncated=gives_up, as_of="now" if request.fresh else self.as_of
-        )
+        as_of = "now" if request.fresh else self.as_of
+        return Page(self.stat(sorted(self.files)), None, skipped=0, truncated=False, as_of=as_of)
 
 
 def finding(*paths: str) -> Finding:

@@ -222,16 +222,6 @@ def test_links_are_hidden_and_not_followed(link: dict[str, Any]) -> None:
     assert filesystem.keys["link.txt"][0] == b"one\n"
 
 
-def test_sizes_and_times_of_other_types_are_unknown() -> None:
-    sizes = (-1, "4", None, 4.0, [], 10**30, True)
-    times = ("no time", -1e300, 1e300, [], "2026-13-99", (1, 2), float("nan"))
-    for size, time in zip(sizes, times, strict=True):
-        info = {"name": "a.txt", "type": "file", "size": size, "mtime": time, "ETag": ["no", "text"]}
-        [entry] = assert_ok(FsspecBackend(Answering(ls=[info])).ls("/")).entries
-        assert entry.modified_at is None
-        assert entry.size in (None, 10**30, True)
-
-
 CODES: Final = {code.value for code in ErrorCode}
 
 
@@ -259,16 +249,10 @@ def _check_results(method: str, error: BaseException) -> None:
     backend = FsspecBackend(Answering(**{method: error}), retries=HASTY)
     codes = set()
     for result in (
-        backend.ls("/"),
-        backend.read("/a.txt"),
-        backend.write("/b.txt", "x"),
-        backend.write("/a.txt", "x", overwrite=True),
-        backend.edit("/a.txt", "one", "two"),
-        backend.glob("*"),
-        backend.grep("one"),
-        backend.move("/a.txt", "/c.txt"),
-        backend.delete("/a.txt"),
-    ):
+        backend.ls("/"), backend.read("/a.txt"), backend.write("/b.txt", "x"),
+        backend.write("/a.txt", "x", overwrite=True), backend.edit("/a.txt", "one", "two"), backend.glob("*"),
+        backend.grep("one"), backend.move("/a.txt", "/c.txt"), backend.delete("/a.txt"),
+    ):  # fmt: skip
         codes.add(result.code)
         assert "hunter2" not in str(result.error)
         assert result.code is None or result.code.value in CODES
@@ -282,6 +266,16 @@ def test_an_answer_of_another_type_is_an_error() -> None:
     for method, answer in product(("info", "ls", "cat_file"), (None, 7, "text", {1, 2}, iter(()))):
         backend = FsspecBackend(Answering(**{method: answer}))
         assert_failed(backend.ls("/") if method == "ls" else backend.read("/a.txt"), ErrorCode.BACKEND_ERROR)
+
+
+def test_sizes_and_times_of_other_types_are_unknown() -> None:
+    sizes = (-1, "4", None, 4.0, [], 10**30, True)
+    times = ("no time", -1e300, 1e300, [], "2026-13-99", (1, 2), float("nan"))
+    for size, time in zip(sizes, times, strict=True):
+        info = {"name": "a.txt", "type": "file", "size": size, "mtime": time, "ETag": ["no", "text"]}
+        [entry] = assert_ok(FsspecBackend(Answering(ls=[info])).ls("/")).entries
+        assert entry.modified_at is None
+        assert entry.size in (None, 10**30, True)
 
 
 EXPECTED: Final = [
@@ -310,28 +304,6 @@ def test_secrets_are_not_shown() -> None:
     result = backend.read("/a")
     assert not result.ok
     assert "hunter2" not in f"{backend!r} {result!r} {backend._source!r} {backend._scope()!r}"
-
-
-# --- one directory that cannot be listed -----------------------------------------------------------------------------
-
-
-class Private(AsyncMemory):
-    async def _ls(self, path: str, detail: bool = True, **options: Any) -> Any:
-        if path.startswith("private"):
-            raise PermissionError(path)
-        return await super()._ls(path, detail, **options)
-
-
-def test_a_directory_that_cannot_be_listed_hides_no_other() -> None:
-    backend = FsspecBackend(filesystem := Private())
-    filesystem.keys = dict.fromkeys(("private/a", "public/b"), (b"needle", 1, FIRST))
-    assert _paths(backend.ls("/")) == ["/private/", "/public/"]
-    found = assert_ok(backend.grep("needle"))
-    assert ([match.path for match in found.matches], found.skipped) == (["/public/b"], 1)
-    assert_failed(backend.ls("/private"), ErrorCode.PERMISSION_DENIED)
-    assert_failed(backend.delete("/private"), ErrorCode.PERMISSION_DENIED)
-    assert_failed(backend.move("/private", "/other"), ErrorCode.PERMISSION_DENIED)
-    assert sorted(filesystem.keys) == ["private/a", "public/b"]
 
 
 # --- one file that cannot be read ------------------------------------------------------------------------------------
@@ -684,6 +656,3 @@ def test_a_forked_child_has_filesystems_of_its_own() -> None:
     with started(FORKS) as process:
         lines = process.communicate(timeout=60)[0].splitlines()
     assert sorted(lines) == ["child [True, True] backend_error", "parent [True, True] None"]
-
-
-# --- what is asked of a filesystem -----------------------------------------------------------------------------------

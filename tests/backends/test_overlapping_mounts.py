@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -201,19 +200,6 @@ async def test_no_transfer_onto_or_into_itself_changes_anything(tree: Tree) -> N
     assert await anyio.to_thread.run_sync(tree.raw) == raw
 
 
-@pytest.mark.parametrize("wrapper", ["nothing"])
-@pytest.mark.parametrize("kind", LOCATED)
-async def test_a_transfer_between_two_names_gives_the_result_of_one_name(tree: Tree) -> None:
-    """Only for storage that reports its location: with a probe file, results differ in cases that lose nothing."""
-    for src, dst in NAMES:
-        for path, overwrite in product(("/f", "/d", "/missing"), (False, True)):
-            for operation in (tree.backend.amove, tree.backend.acopy):
-                by_one = await operation(f"{dst}{path}", f"{dst}{path}", overwrite=overwrite)
-                by_two = await operation(f"{src}{path}", f"{dst}{path}", overwrite=overwrite)
-                assert (by_two.code, by_two.path) == (by_one.code, by_one.path), (operation, src, path, overwrite)
-                assert await tree.found() == await tree.found(ONE) == FILES
-
-
 # --- elsewhere in the same storage ---
 
 
@@ -309,26 +295,6 @@ async def test_without_a_probe_file_only_a_file_of_other_content_is_replaced(tmp
         assert (await raw(tmp_path))["ws/other"] == FILES["/f"].encode()
 
 
-async def test_the_probe_file_is_deleted_if_the_move_is_cancelled(tmp_path: Path) -> None:
-    class Slow(Foreign):
-        """Never answers when the probe file is read."""
-
-        def download_files(self, paths: list[str]) -> Any:
-            if any("probe" in path for path in paths):
-                looked.append((tmp_path / "ws" / paths[0].lstrip("/")).exists())
-                anyio.from_thread.run(anyio.sleep, 60)
-            return self._inner.download_files(paths)
-
-    looked: list[bool] = []
-    tree = await two_names(wrap=lambda backend: backend, root=tmp_path, one=Slow)
-    before = await raw(tmp_path)
-    with anyio.move_on_after(1) as scope:
-        await tree.amove("/one/f", "/other/f", overwrite=True)
-    assert scope.cancelled_caught
-    assert looked == [True]
-    assert await raw(tmp_path) == before
-
-
 @pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("operation", ["write", "delete"])
 async def test_the_probe_file_is_deleted_if_the_storage_fails(tmp_path: Path, operation: str, late: bool) -> None:
@@ -339,19 +305,6 @@ async def test_the_probe_file_is_deleted_if_the_storage_fails(tmp_path: Path, op
     before = await raw(tmp_path)
     await tree.amove("/one/f", "/other/f", overwrite=True)
     assert await raw(tmp_path) == before
-
-
-async def test_no_probe_file_is_created_if_it_cannot_be_deleted(tmp_path: Path) -> None:
-    class Keeping(Foreign):
-        """Does not support delete."""
-
-        def delete(self, file_path: str) -> DeleteResult:
-            raise NotImplementedError
-
-    tree = CompositeBackend(MemoryBackend(), {"/one/": Foreign(tmp_path / "ws"), "/other/": Keeping(tmp_path / "ws")})
-    await tree.awrite("/one/f", "content")
-    assert (await tree.amove("/one/f", "/other/f", overwrite=True)).code == "permission_denied"
-    assert await raw(tmp_path) == {"ws": None, "ws/f": b"content"}
 
 
 async def test_a_foreign_backend_does_not_move_a_file_onto_itself_through_a_link(tmp_path: Path) -> None:
@@ -378,16 +331,6 @@ async def test_transfers_between_links_to_one_file_change_nothing(tmp_path: Path
                 assert (await tree.amove(one, other, overwrite=True)).path == other
                 assert (await tree.acopy(one, other, overwrite=True)).path == other
                 assert await raw(tmp_path) == before, (one, other)
-
-
-async def test_a_directory_is_not_copied_into_a_backend_mounted_in_it(tmp_path: Path) -> None:
-    memory = MemoryBackend()
-    tree = CompositeBackend(MemoryBackend(), {"/d/mount": memory, "/other": memory})
-    await tree.awrite("/d/f", "f")
-    await tree.awrite("/other/g", "g")
-    assert (await tree.acopy("/d", "/other/new")).code == "invalid_path"
-    assert (await tree.acopy("/d", "/new")).ok
-    assert sorted(memory._files) == ["/g"]
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])

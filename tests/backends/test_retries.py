@@ -71,15 +71,6 @@ async def test_an_attempt_ends_at_its_timeout() -> None:
         await requests(policy).send(hangs, attempts=1)
 
 
-async def test_a_server_that_is_back_is_asked_however_often_it_failed() -> None:
-    sender = requests()
-    server = Server(*[LostError() for _ in range(100)], "here")
-    for _ in range(100):
-        with pytest.raises(LostError):
-            await sender.send(server, attempts=1)
-    assert await sender.send(server) == "here"
-
-
 def test_pauses_grow_to_a_limit_and_are_random() -> None:
     policy = RetryPolicy(first_delay=1, longest_delay=4)
     longest = [max(policy.delay(failed) for _ in range(2000)) for failed in (1, 2, 3, 4, 9)]

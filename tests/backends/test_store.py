@@ -48,16 +48,6 @@ async def test_only_items_of_exactly_this_namespace_are_visible() -> None:
     assert await store.aget(("acme", "child"), "/secret.txt") is not None
 
 
-async def test_namespaces_with_dots_do_not_collide_with_others() -> None:
-    store = InMemoryStore()
-    names = ["a.b", "a-b", "a_b", "a:b", "a~b", "a+b", "a@b", "ab", "a..b"]
-    for name in names:
-        assert (await StoreBackend(store, namespace=("fs", name)).awrite("/x", name)).ok
-    for name in names:
-        assert (await StoreBackend(store, namespace=("fs", name)).aread("/x")).unwrap().content == name
-    assert len(await written_namespaces(store)) == len(names)
-
-
 def test_a_bad_namespace_or_format_is_refused_at_construction() -> None:
     wrong: list[Any] = [(), "fs", ("",), ("a", ""), ("a*",), ("a b",), ("a/b",), ("é",), (1,), ("a!b",)]
     for namespace in wrong:
@@ -114,12 +104,6 @@ async def test_store_runtime_and_assistant_come_from_the_running_graph() -> None
     assert await written_namespaces(store) == {("helper", "filesystem"), ("ann@example!org", "files")}
 
 
-async def test_without_any_store_the_error_says_what_to_do() -> None:
-    read = await StoreBackend(namespace=("fs",)).aread("/x")
-    assert read.code is ErrorCode.BACKEND_ERROR
-    assert "store=" in (read.error or "")
-
-
 # --- formats ---
 
 
@@ -154,17 +138,6 @@ async def test_v1_writes_lines_and_refuses_binary_content() -> None:
     uploads = await backend.aupload_files([("/b.txt", b"text"), ("/b.bin", b"\x00"), ("/c.txt", b"text")])
     assert [upload.error for upload in uploads] == [None, "invalid_content", None]
     assert await store.aget(("fs",), "/b.bin") is None
-
-
-async def test_a_directory_emptied_by_another_process_does_not_exist() -> None:
-    store = InMemoryStore()
-    backend = StoreBackend(store, namespace=("fs",))
-    assert (await backend.awrite("/d/x.txt", "text")).ok
-    await store.adelete(("fs",), "/d/x.txt")
-    assert (await backend.awrite("/d", "a file now")).ok
-
-
-# --- cost ---
 
 
 # --- one operation ---

@@ -15,8 +15,6 @@ from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import PermissionDeniedError
-from deepfs.policy import WrapperBackend
-from deepfs.types import FileDownloadResponse
 from support.disks import tree
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
@@ -137,14 +135,3 @@ async def test_an_upload_that_is_buffered_in_memory_is_bounded(monkeypatch: pyte
     backend = MemoryBackend()
     assert (await backend.aupload_stream("/a", chunks(b"123456", b"78901"))).error == "too_large"
     assert (await backend.aread("/a")).code == "file_not_found"
-
-
-async def test_an_override_of_download_files_applies_to_streams() -> None:
-    class Secretive(WrapperBackend):
-        async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-            return [FileDownloadResponse(path, error="permission_denied") for path in paths]
-
-    backend = Secretive(MemoryBackend())
-    await backend.awrite("/a", "secret")
-    with pytest.raises(PermissionDeniedError):
-        await streamed(backend, "/a")

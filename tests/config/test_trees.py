@@ -1,6 +1,5 @@
 """Backends by URL, and trees that a TOML file describes."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -157,12 +156,6 @@ def test_errors_of_a_driver_tell_no_password(tmp_path: Path) -> None:
         assert "cret" not in outcome.err
 
 
-def test_a_url_without_its_driver_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "paramiko", None)
-    outcome = deepfs("ls", "sftp://host/dir")
-    assert (outcome.status, "paramiko" in outcome.err) == (2, True)
-
-
 async def test_a_file_that_another_one_names_may_use_no_variable(tree: str, tmp_path: Path) -> None:
     await anyio.Path(tmp_path, "outer.toml").write_text("url = 'tree://deepfs.toml'")
     with pytest.raises(ValueError, match="USER_NAME, which it may not use"):
@@ -176,14 +169,6 @@ def test_a_user_allows_variables(tree: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert deepfs("--env=USER_NAME", "--on", tree, "ls").status == 0
     monkeypatch.setenv("DEEPFS_ENV", "HOME USER_NAME")
     assert deepfs("ls", on=tree).status == 0
-
-
-def test_a_file_may_be_called_as_an_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "deepfs.toml").write_text("url = 'nowhere://'")
-    for name in ("tree:deepfs.toml", "sqlite:x.db", "s3:bucket"):
-        (tmp_path / name).write_text("only a file\n")
-        assert deepfs("cat", name) == (0, "only a file\n", "")
 
 
 def test_history_and_restore(tree: str, monkeypatch: pytest.MonkeyPatch) -> None:

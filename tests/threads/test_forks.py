@@ -112,43 +112,6 @@ def test_a_thread_that_forks_within_a_step_goes_on_in_the_child() -> None:
     """)
 
 
-def test_a_step_lock_forgets_the_threads_of_the_parent() -> None:
-    # A thread of the child often has the number of a thread of the parent.
-    in_script("""
-    from deepfs.threads.locks import StepLock
-
-    forks._PATIENCE_S = 0.1
-    lock, begun, ended = StepLock(), threading.Event(), threading.Event()
-
-    def drive(coroutine):
-        try:
-            coroutine.send(None)
-        except StopIteration:
-            pass
-
-    async def keep():
-        async with lock.hold():
-            begun.set()
-            ended.wait()
-
-    thread = start(lambda: drive(keep()))
-    begun.wait()
-    waiting = start(lambda: drive(keep()))
-    while len(lock._inside) < 2:
-        time.sleep(0.001)
-
-    def use():
-        assert not lock._inside
-        ended.set()
-        drive(keep())
-
-    fork(use)
-    ended.set()
-    thread.join()
-    waiting.join()
-    """)
-
-
 def test_a_child_can_use_sync_methods_though_a_loop_was_just_starting() -> None:
     in_script("""
     import tempfile

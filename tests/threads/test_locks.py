@@ -83,29 +83,6 @@ def test_locking_a_free_path_does_not_suspend(locks: PathLocks) -> None:
     without_loop(hold())
 
 
-def test_a_coroutine_without_a_loop_waits_for_another_thread(locks: PathLocks) -> None:
-    order: list[str] = []
-    held = threading.Event()
-
-    def other() -> None:
-        with locks.hold_blocking("/a"):
-            held.set()
-            while len(locks.table.requests("/a")) < 2:
-                pass
-            order.append("other")
-
-    async def hold() -> None:
-        async with locks.hold("/a"):
-            order.append("coroutine")
-
-    thread = threading.Thread(target=other)
-    thread.start()
-    assert held.wait(10)
-    without_loop(hold())
-    thread.join(10)
-    assert order == ["other", "coroutine"]
-
-
 async def test_locks_are_granted_in_the_order_of_requests(locks: PathLocks) -> None:
     order: list[int] = []
 

@@ -1,21 +1,18 @@
 """Blocking calls in worker threads: results, cancellation, fairness, several loops, forks and interpreter exit."""
 
-import asyncio
-import itertools
 import subprocess
 import sys
 import textwrap
 import threading
 import time
 from collections.abc import Iterator
-from functools import partial
 
 import anyio
 import pytest
 
 from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
-from deepfs.threads.pool import Job, WorkerPool
+from deepfs.threads.pool import WorkerPool
 from support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
@@ -179,20 +176,6 @@ async def test_cancelling_a_call_cancels_the_deadline_given_to_run() -> None:
             group.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_a_native_asyncio_cancellation_waits_for_the_call(gate: Gate) -> None:
-    task = asyncio.create_task(pool.run(gate))
-    await gate.wait_begun()
-    for _ in range(3):
-        task.cancel()
-        await asyncio.sleep(0.01)
-        assert not task.done()
-    gate.opened.set()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert gate.ended
-
-
 # --- fairness --------------------------------------------------------------------------------------------------------
 
 
@@ -316,52 +299,6 @@ def test_a_stuck_call_does_not_keep_the_interpreter_from_ending() -> None:
 
 
 # --- no thread on which the others depend -----------------------------------------------------------------------------
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.parametrize("failing", ["_give_places", "_wake_loops", "_stop"])
-@pytest.mark.parametrize("number", [0, 1, 2, 5])
-def test_no_job_is_lost_with_a_thread_that_fails(failing: str, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    workers = WorkerPool("test", core=1, limit=3)
-    calls = itertools.count()
-    step = getattr(workers, failing)
-
-    def fail_once(*args: object) -> object:
-        if next(calls) == number:
-            raise ZeroDivisionError("an error of ours")
-        return step(*args)
-
-    monkeypatch.setattr(workers, failing, fail_once)
-    stuck, ended = threading.Event(), threading.Semaphore(0)
-    workers.submit(Job(0, None, lambda: None, stuck.wait, (20,)))
-    for turn in range(5):
-        workers.submit(Job(1, turn, ended.release, time.sleep, (0.001,)))
-    time.sleep(0.02)
-    workers.submit(Job(2, None, ended.release, len, ("",)))
-    for _ in range(6):
-        assert ended.acquire(timeout=10)
-    stuck.set()
-
-
-async def test_calls_for_dead_storages_leave_threads_to_others(monkeypatch: pytest.MonkeyPatch, gate: Gate) -> None:
-    monkeypatch.setattr(pool._pools, "short", WorkerPool("test", core=1, limit=6, most=2))
-    begun: list[str] = []
-
-    def wait(name: str) -> None:
-        begun.append(name)
-        gate()
-
-    async with anyio.create_task_group() as tasks:
-        for name in "aaaabbbb":
-            tasks.start_soon(partial(pool.run, wait, name, storage=name))
-        with anyio.fail_after(10):
-            await until(lambda: sorted(begun) == ["a", "a", "b", "b"])
-            for _ in range(5):
-                assert await pool.run(len, "abc", storage="c") == 3
-                assert await pool.run_each(len, ["ab"] * 10) == [2] * 10
-        assert sorted(begun) == ["a", "a", "b", "b"]
-        gate.opened.set()
-    assert len(begun) == 8
 
 
 async def test_results_are_delivered_before_the_last_of_several_calls_gets_stuck(gate: Gate) -> None:

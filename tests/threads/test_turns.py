@@ -3,14 +3,11 @@
 import threading
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 
 import anyio
 import pytest
 
-from deepfs import FilesystemBackend
-from deepfs.search.request import GrepRequest
 from deepfs.threads import deadline as module_of_deadline
 from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
@@ -195,48 +192,4 @@ async def test_a_call_that_checks_no_deadline_loses_its_place(monkeypatch: pytes
         await pool.run_long(partial(walk, calls.log, "a", 3), storage="a")
     assert not gate.opened.is_set()
     gate.opened.set()
-    await until(lambda: is_at_rest(workers))
-
-
-# --- searches on disk ------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    for number in range(20):
-        (tmp_path / f"{number:02}.txt").write_text("a line with ab")
-    return tmp_path
-
-
-async def test_one_of_two_searches_of_an_interrupted_batch_can_be_cancelled(
-    workers: WorkerPool, gate: Gate, tree: Path
-) -> None:
-    backend, begun, found = FilesystemBackend(tree, ripgrep=False), threading.Event(), dict[str, int]()
-
-    def hidden(path: str, *, is_dir: bool) -> bool:
-        begun.set()
-        assert is_dir or path <= "/05.txt" or gate.begun.wait(20)
-        return threading.Event().wait(0.002)  # So a check at each file looks at the deadline.
-
-    async def search(pattern: str, scope: anyio.CancelScope) -> None:
-        with scope:
-            found[pattern] = len((await backend.arun(GrepRequest(pattern, hidden=hidden))).matches or ())
-
-    first, second = anyio.CancelScope(), anyio.CancelScope()
-    async with anyio.create_task_group() as tasks, anyio.create_task_group() as both:
-        tasks.start_soon(pool.run_long, held := Gate())
-        await until(held.begun.is_set)
-        both.start_soon(search, "a", first)
-        both.start_soon(search, "b", second)
-        await until_tasks_wait()
-        held.opened.set()
-        await until(begun.is_set)
-        pool.start_long("gate", gate)
-        await until(lambda: is_interrupted(workers) and gate.begun.is_set())
-        first.cancel()
-        with anyio.fail_after(10):
-            await until(lambda: first.cancelled_caught)
-        assert not gate.opened.is_set()
-        gate.opened.set()
-    assert found == {"b": 20}
     await until(lambda: is_at_rest(workers))

@@ -5,15 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import msgspec
 
 from deepfs import (
-    CompositeBackend,
     FilesystemBackend,
-    FilesystemPermission,
     FsspecBackend,
-    PermissionedBackend,
     PostgresBackend,
     S3Backend,
     StateBackend,
@@ -46,19 +42,9 @@ BACKENDS: list[tuple[Callable[[], object], str]] = [
         "S3Backend('s3://bucket/a/b')",
     ),
     (lambda: FsspecBackend("memory://a", "/b", token=SECRET), "FsspecBackend('memory://a', root='/b')"),
-    (lambda: FsspecBackend(fsspec.filesystem("memory")), "FsspecBackend('memory://', root='/')"),
     (
         lambda: ReadOnlyBackend(AuditedBackend(FilesystemBackend("/a"), print)),
         "ReadOnlyBackend(AuditedBackend(FilesystemBackend('/a', virtual_mode=True)))",
-    ),
-    (
-        lambda: PermissionedBackend(StateBackend(), [FilesystemPermission(["write"], ["/a/**"], "deny")]),
-        "PermissionedBackend(StateBackend(file_format='v2'), "
-        "(FilesystemPermission(operations=['write'], paths=['/a/**'], mode='deny'),))",
-    ),
-    (
-        lambda: CompositeBackend(StateBackend(), {"/src/": FilesystemBackend("/a")}),
-        "CompositeBackend(StateBackend(file_format='v2'), {'/src/': FilesystemBackend('/a', virtual_mode=True)})",
     ),
 ]
 

@@ -203,22 +203,3 @@ async def test_a_mount_that_tells_of_no_changes_makes_the_paths_above_it_unsuppo
 
 
 # --- the capability to delete ---
-
-
-def test_the_deletes_capability_follows_from_the_delete_method() -> None:
-    class Reads(BackendProtocol):
-        capabilities = Capabilities(durable=True)
-
-    class Deletes(Reads):
-        def delete(self, path: str, **options: Any) -> Any:
-            return None
-
-    class Declares(Deletes):
-        capabilities = Capabilities(deletes=False)
-
-    assert [kind.capabilities.deletes for kind in (Reads, Deletes, Declares)] == [False, True, False]
-    assert Deletes.capabilities.durable
-    assert MemoryBackend.capabilities.deletes
-    assert WrapperBackend(MemoryBackend()).capabilities.deletes
-    assert not ReadOnlyBackend(MemoryBackend()).capabilities.deletes
-    assert not WrapperBackend(adapt_backend_protocol(DuckS3({}))).capabilities.deletes

@@ -80,40 +80,6 @@ def test_a_lock_of_a_closed_loop_goes_to_the_next(is_kept: bool) -> None:
     assert not len(locks.table)
 
 
-def test_those_that_wait_already_get_the_lock_when_the_loop_is_closed() -> None:
-    locks, log = path_locks(object()), list[str]()
-    loop = asyncio.new_event_loop()
-    task = loop.create_task(hold(locks, lambda: asyncio.sleep(100)))
-    task._log_destroy_pending = False  # type: ignore[attr-defined] # Not a fault here.
-    loop.run_until_complete(asyncio.sleep(0))
-    with (
-        in_thread(lambda: edit(locks, log, "thread")),
-        in_thread(lambda: asyncio.run(hold(locks, lambda: asyncio.sleep(0)))),
-    ):
-        time.sleep(0.05)
-        assert not log
-        loop.close()
-    assert not len(locks.table)
-
-
-def test_one_who_waited_on_a_closed_loop_is_passed_over() -> None:
-    locks, log, ended = path_locks(object()), list[str](), threading.Event()
-    begun = threading.Event()
-
-    def keep() -> bool:
-        with locks.hold_blocking("/a"):
-            begun.set()
-            return ended.wait(20)
-
-    with in_thread(keep):
-        begun.wait()
-        task = abandoned(lambda: hold(locks, lambda: asyncio.sleep(0)))
-        ended.set()
-    edit(locks, log, "here")
-    assert log == ["here"]
-    del task
-
-
 @pytest.mark.parametrize("is_kept", [True, False])
 @pytest.mark.parametrize("is_shielded", [True, False])
 def test_the_work_of_a_closed_loop_ends_before_the_lock_goes_on(is_kept: bool, is_shielded: bool) -> None:

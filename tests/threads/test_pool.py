@@ -1,8 +1,5 @@
 """Blocking calls in worker threads: results, cancellation, fairness, several loops, forks and interpreter exit."""
 
-import subprocess
-import sys
-import textwrap
 import threading
 import time
 from collections.abc import Iterator
@@ -13,6 +10,7 @@ import pytest
 from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
 from deepfs.threads.pool import WorkerPool
+from support.scripts import run_script
 from support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
@@ -271,15 +269,6 @@ async def test_existing_workers_continue_if_no_thread_can_be_started(monkeypatch
         patch.setattr(threading.Thread, "start", refuse)
         assert await pool.run_long(lambda _: 3) == 3
     assert len(workers._unstarted) == left
-
-
-def run_script(script: str) -> str:
-    """Run `script` in a new interpreter, check that it exits without errors, and return what it prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=30, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
 
 
 def test_a_stuck_call_does_not_keep_the_interpreter_from_ending() -> None:

@@ -615,6 +615,16 @@ def test_a_database_without_power_failure_safety(file: Path) -> None:
                 assert session.execute("PRAGMA synchronous").fetchone() == (level,)
 
 
+def test_many_directories_are_listed_by_skipping(file: Path) -> None:
+    with SqliteBackend(file) as backend:
+        names = [f"/d{number:02}/{sub}/{leaf}.txt" for number in range(40) for sub in "ab" for leaf in range(20)]
+        names += ["/d05.txt", "/d05-x/1", "/d05!", "/zz", "/d05/a-b", "/d05/a!"]
+        backend.upload_files([(name, b"x") for name in names])
+        listed = [entry.path for entry in backend.ls("/").entries]
+        assert listed == sorted({*(f"/d{number:02}/" for number in range(40)), "/d05.txt", "/d05-x/", "/d05!", "/zz"})
+        assert [entry.path for entry in backend.ls("/d05").entries] == ["/d05/a!", "/d05/a-b", "/d05/a/", "/d05/b/"]
+
+
 def test_a_backend_that_was_not_used_is_pickled(tmp_path: Path) -> None:
     backend = SqliteBackend(tmp_path / "files.db", namespace="one")
     backend.write("/a", "text")

@@ -33,18 +33,14 @@ def shell(tmp_path: Path) -> LocalShellBackend:
 
 
 async def test_a_command_returns_its_output_and_exit_code(shell: LocalShellBackend) -> None:
-    assert await shell.aexecute("echo out; exit 3") == ExecuteResponse("out\n", 3, False)
     assert supports_execute(shell)
-
-
-async def test_stderr_lines_are_marked_and_follow_stdout(shell: LocalShellBackend) -> None:
+    assert await shell.aexecute("echo out; exit 3") == ExecuteResponse("out\n", 3, False)
     response = await shell.aexecute("echo bad >&2; printf good; printf 'worse\\nworst' >&2")
-    assert response.output == "good\n[stderr] bad\n[stderr] worse\n[stderr] worst\n"
-
-
-async def test_standard_input_is_empty(shell: LocalShellBackend) -> None:
-    with anyio.fail_after(5):
-        assert await shell.aexecute("cat; echo end") == ExecuteResponse("end\n", 0)
+    assert response.output == "good\n[stderr] bad\n[stderr] worse\n[stderr] worst\n", (
+        "errors are marked, and at the end"
+    )
+    with anyio.fail_after(20):
+        assert await shell.aexecute("cat; echo end") == ExecuteResponse("end\n", 0), "its input is empty"
 
 
 async def test_long_output_keeps_its_head_and_tail(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from deepfs import (
+    BackendProtocol,
     FilesystemBackend,
     FsspecBackend,
     PostgresBackend,
@@ -85,6 +86,19 @@ def test_long_results_are_cut_in_reprs_only() -> None:
         same = pickle.loads(pickle.dumps(result))
         assert same == result
         assert msgspec.to_builtins(same) == msgspec.to_builtins(result)
+
+
+def test_a_backend_of_someone_else_has_the_usual_repr() -> None:
+    class Unfinished(FilesystemBackend):
+        def __init__(self) -> None:
+            assert "Unfinished object at 0x" in repr(self)
+            super().__init__("/a")
+
+    class Own(BackendProtocol):
+        """Has no storage that it tells of."""
+
+    assert repr(Unfinished()) == "Unfinished('/a', virtual_mode=True)"
+    assert "Own object at 0x" in repr(Own())
 
 
 def test_options_of_fsspec_with_equal_reprs_name_different_storages() -> None:

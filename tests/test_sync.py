@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import inspect
 import threading
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
@@ -244,6 +245,23 @@ class TestGeneratedMethods:
 
         assert Logged().write("/a", "x").ok
         assert results == [True] * 4
+
+    def test_the_decorator_generates_methods_for_other_classes(self) -> None:
+        @sync_shims
+        class Notes:
+            async def aread(self, path: str) -> str:
+                """Read a note."""
+                await anyio.lowlevel.checkpoint()
+                return f"note {path}"
+
+            def write(self, path: str) -> str:
+                return f"{path} in {threading.current_thread().name}"
+
+        notes: Any = Notes()
+        assert notes.read("/a") == "note /a"
+        assert notes.read.__doc__ == "Read a note."
+        assert run_sync(notes.awrite, "/a") != notes.write("/a")
+        assert inspect.iscoroutinefunction(notes.awrite)
 
     def test_waiting_despite_is_synchronous_raises_with_advice(self) -> None:
         class Wait:

@@ -74,6 +74,10 @@ class TestRecords:
             assert list(record.values()) == list(items.values())
             assert list(record.items()) == list(items.items())
             assert len(record) == len(items)
+            for key in (*({*record.__struct_fields__} - {*items}), "no such key", "get", 1):
+                assert key not in record
+                with pytest.raises(KeyError):
+                    record[key]  # type: ignore[index]
             assert record
 
     def test_records_equal_dicts_of_the_same_items_both_ways(self) -> None:

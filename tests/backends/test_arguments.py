@@ -142,20 +142,6 @@ async def test_uploads_accept_every_bytes_like_content(backend: BackendProtocol)
         assert [each.content for each in await backend.adownload_files(["/new"])] == [b"one"]
 
 
-async def test_batches_accept_any_iterable_of_items(backend: BackendProtocol) -> None:
-    made = [(f"/{number}", b"%d" % number) for number in range(5)]
-    outcomes = await backend.aupload_files(item for item in made)  # type: ignore[arg-type]
-    assert [(each.path, each.error) for each in outcomes] == [(path, None) for path, _ in made]
-    fetched = await backend.adownload_files(path for path, _ in made)  # type: ignore[arg-type]
-    assert [(each.path, each.content) for each in fetched] == made
-    assert await backend.aupload_files(iter(())) == []  # type: ignore[arg-type]
-
-    anything: Any = backend
-    outcomes = await anyio.to_thread.run_sync(lambda: anything.upload_files(files=dict(made).items()))
-    assert [each.error for each in outcomes] == [None] * 5
-    assert len(await anyio.to_thread.run_sync(lambda: anything.download_files({path: 1 for path, _ in made}))) == 5
-
-
 async def test_the_types_of_a_streamed_upload_are_checked(backend: BackendProtocol) -> None:
     async def texts() -> Any:
         yield "text"

@@ -8,7 +8,6 @@ import pytest
 from deepfs.backends.composite import CompositeBackend
 from deepfs.backends.flat import InlineStorage, StorageBackend
 from deepfs.backends.wrapper import WrapperBackend
-from deepfs.errors import PermissionDeniedError
 from deepfs.operations import Delete, Edit, Move, Write
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest, SearchRequest
 from deepfs.storage import plans as plans
@@ -160,39 +159,6 @@ def test_a_refused_change_is_planned_again_without_an_event_loop() -> None:
     changed.files["/a"] = file_of(b"a"), 0
     assert backend.edit("/a", "a", "b").error is None
     assert changed.files["/a"][0].content == "theirs b"
-
-
-class Judging(InlineBackend):
-    """Records every change before it is stored, and refuses more bytes than `limit`."""
-
-    limit = 10**9
-
-    def __init__(self) -> None:
-        super().__init__(Tagged())
-        self.seen: list[tuple[str, int]] = []
-
-    def _before_apply(self, changes: Sequence[Change]) -> Sequence[Change]:
-        self.seen += [(change.path, change.size_after) for change in changes]
-        if sum(change.size_after for change in changes) > self.limit:
-            raise PermissionDeniedError("/", "no room is left")
-        return changes
-
-
-def test_every_change_is_judged_with_its_sizes_before_it_is_stored() -> None:
-    backend = Judging()
-    backend.write("/a", "one")
-    backend.edit("/a", "one", "three")
-    backend.copy("/a", "/d/b")
-    backend.move("/d", "/e")
-    backend.upload_files([("/a", b"1"), ("/u", b"22")])
-    backend.delete("/e")
-    moved = [("/e/b", 5), ("/d/b", 0)]
-    assert backend.seen == [("/a", 3), ("/a", 5), ("/d/b", 5), *moved, ("/a", 1), ("/u", 2), ("/e/b", 0)]
-    backend.limit = 10
-    assert backend.write("/big", "x" * 11).code == "permission_denied"
-    uploads = backend.upload_files([("/1", b"x" * 6), ("/2", b"x" * 6)])
-    assert [upload.error for upload in uploads] == ["permission_denied"] * 2
-    assert sorted(backend.storage.files) == ["/a", "/u"]
 
 
 # --- candidates, and several requests at once ---

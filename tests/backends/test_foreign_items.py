@@ -123,16 +123,6 @@ async def _check_skipped(kind: str, key: Any) -> None:
     assert holding.keys() == {key}
 
 
-async def test_a_directory_with_only_foreign_keys_does_not_exist(kind: str) -> None:
-    holding = Holding(kind, {key: stored(b"x") for key in ("/dir/../x", "/dir/a/", "/dir//b")})
-    backend = holding.backend
-    assert (await backend.als("/dir")).code == "file_not_found"
-    assert (await backend.adelete("/dir")).code == "file_not_found"
-    assert (await backend.amove("/dir", "/to")).code == "file_not_found"
-    assert (await backend.awrite("/dir", "a file")).ok
-    assert (await backend.aread("/dir")).ok
-
-
 async def test_operations_on_values_that_are_not_files_give_results() -> None:
     for value in NO_FILES.values():
         await _check_results(value)

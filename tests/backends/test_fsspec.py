@@ -306,6 +306,25 @@ def test_secrets_are_not_shown() -> None:
     assert "hunter2" not in f"{backend!r} {result!r} {backend._source!r} {backend._scope()!r}"
 
 
+class Private(AsyncMemory):
+    async def _ls(self, path: str, detail: bool = True, **options: Any) -> Any:
+        if path.startswith("private"):
+            raise PermissionError(path)
+        return await super()._ls(path, detail, **options)
+
+
+def test_a_directory_that_cannot_be_listed_hides_no_other() -> None:
+    backend = FsspecBackend(filesystem := Private())
+    filesystem.keys = dict.fromkeys(("private/a", "public/b"), (b"needle", 1, FIRST))
+    assert _paths(backend.ls("/")) == ["/private/", "/public/"]
+    found = assert_ok(backend.grep("needle"))
+    assert ([match.path for match in found.matches], found.skipped) == (["/public/b"], 1)
+    assert_failed(backend.ls("/private"), ErrorCode.PERMISSION_DENIED)
+    assert_failed(backend.delete("/private"), ErrorCode.PERMISSION_DENIED)
+    assert_failed(backend.move("/private", "/other"), ErrorCode.PERMISSION_DENIED)
+    assert sorted(filesystem.keys) == ["private/a", "public/b"]
+
+
 # --- one file that cannot be read ------------------------------------------------------------------------------------
 
 

@@ -144,6 +144,17 @@ async def test_operations_on_a_closed_sandbox_fail_and_say_that_it_is_closed() -
     assert not await anyio.to_thread.run_sync(os.path.exists, box._given_root)
 
 
+async def test_a_workspace_created_by_a_stream_is_private() -> None:
+    async def chunks() -> AsyncGenerator[bytes, None]:
+        yield b"x"
+
+    async with BubblewrapSandbox() as box:
+        assert (await box.aupload_stream("/a.txt", chunks())).error is None
+        mode = await anyio.to_thread.run_sync(lambda: os.stat(box._given_root).st_mode)
+        assert mode & 0o077 == 0
+    assert (await box.aupload_stream("/a.txt", chunks())).error == "backend_error"
+
+
 # --- watching ---
 
 
@@ -200,6 +211,3 @@ async def test_a_mount_that_tells_of_no_changes_makes_the_paths_above_it_unsuppo
     assert set(await watched(tree, "/m", 6)) == {
         "/m/a", "/m/b", "/m/secret", "/m/n/a", "/m/n/b", "/m/n/secret",
     }  # fmt: skip
-
-
-# --- the capability to delete ---

@@ -203,6 +203,18 @@ async def test_leaving_the_stream_ends_the_command(shell: LocalShellBackend, pau
 # --- files and environment --------------------------------------------------------------------------------------------
 
 
+async def test_an_error_in_the_block_of_a_stream_stays_as_it_is(shell: LocalShellBackend) -> None:
+    with pytest.raises(LookupError, match="mine"):
+        async with shell.astream_execute("sleep 100.125"):
+            raise LookupError("mine")
+
+
+async def test_a_stream_of_a_command_that_cannot_be_started_fails(shell: LocalShellBackend) -> None:
+    with pytest.raises(OSError, match="too long"):
+        async with shell.astream_execute("echo " + "x" * 200_000):
+            await anyio.sleep_forever()  # As for a server that the command would start.
+
+
 async def test_commands_and_file_operations_see_the_same_files(shell: LocalShellBackend) -> None:
     await shell.awrite("/dir/a.txt", "one\n")
     assert (await shell.aexecute("cat dir/a.txt; echo two > dir/b.txt")).output == "one\n"

@@ -34,23 +34,6 @@ class TestCeph(RawObjects, WritingConformance, ConcurrencyConformance):
         return self.server.backend(self.prefix)
 
 
-async def test_files_are_listed_searched_moved_copied_and_deleted(ceph_server: S3Server) -> None:
-    backend, data = ceph_server.backend(ceph_server.prefix()), bytes(range(256)) * 100
-    names = ["/a b/+%41.txt", "/a b/é#?.txt"]
-    assert [
-        each.error for each in await backend.aupload_files([*((name, b"x\n") for name in names), ("/d", data)])
-    ] == ([None] * 3)
-    assert [info.path for info in (await backend.als("/")).unwrap()] == ["/a b/", "/d"]
-    assert [found.path for found in (await backend.aglob("**/*.txt")).unwrap()] == names
-    assert [found.path for found in (await backend.agrep("x")).unwrap()] == names
-    assert (await backend.acopy("/a b", "/c")).ok
-    assert (await backend.amove("/a b", "/e")).ok
-    assert (await backend.adelete("/c")).ok
-    assert [info.path for info in (await backend.als("/")).unwrap()] == ["/d", "/e/"]
-    [there, gone] = await backend.adownload_files(["/d", "/c/+%41.txt"])
-    assert (there.content, gone.error) == (data, "file_not_found")
-
-
 async def test_the_form_of_a_tag_is_found_out_by_many_changes_at_once(ceph_server: S3Server) -> None:
     object_store._bare_tags.clear()
     backend = ceph_server.backend(ceph_server.prefix())

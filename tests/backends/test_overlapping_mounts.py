@@ -275,6 +275,26 @@ async def test_the_probe_file_is_deleted_if_the_storage_fails(tmp_path: Path, op
     assert await raw(tmp_path) == before
 
 
+async def test_the_probe_file_is_deleted_if_the_move_is_cancelled(tmp_path: Path) -> None:
+    class Slow(Foreign):
+        """Never answers when the probe file is read."""
+
+        def download_files(self, paths: list[str]) -> Any:
+            if any("probe" in path for path in paths):
+                looked.append((tmp_path / "ws" / paths[0].lstrip("/")).exists())
+                anyio.from_thread.run(anyio.sleep, 60)
+            return self._inner.download_files(paths)
+
+    looked: list[bool] = []
+    tree = await two_names(wrap=lambda backend: backend, root=tmp_path, one=Slow)
+    before = await raw(tmp_path)
+    with anyio.move_on_after(1) as scope:
+        await tree.amove("/one/f", "/other/f", overwrite=True)
+    assert scope.cancelled_caught
+    assert looked == [True]
+    assert await raw(tmp_path) == before
+
+
 async def test_a_foreign_backend_does_not_move_a_file_onto_itself_through_a_link(tmp_path: Path) -> None:
     await anyio.to_thread.run_sync(partial(make, tmp_path, "ws/d", links={"ws/link": "d"}))
     before, backend = await raw(tmp_path), adapt_backend_protocol(Foreign(tmp_path / "ws"))

@@ -219,29 +219,6 @@ class Files(BackendProtocol):
 
 class TestSyncClasses:
     @pytest.mark.anyio
-    async def test_an_operation_that_a_class_does_not_define_is_unsupported(self) -> None:
-        class Incomplete(BackendProtocol):
-            def ls(self, path: str) -> LsResult:
-                return LsResult(entries=[])
-
-            async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
-                raise NotImplementedError
-
-        backend = Incomplete()
-        assert backend.ls("/").entries == []
-        results = [
-            await backend.aread("/x"),
-            await backend.awrite("/x", "text"),
-            await backend.aedit("/x", "a", "b"),
-            await backend.aglob("*"),
-            await backend.agrep("x"),
-            await backend.adelete("/x"),
-        ]
-        assert [result.code for result in results] == ["unsupported"] * 6
-        assert [each.error for each in await backend.adownload_files(["/x"])] == ["unsupported"]
-        assert [each.error for each in await backend.aupload_files([("/x", b"")])] == ["unsupported"]
-
-    @pytest.mark.anyio
     async def test_a_raised_deepfs_error_becomes_the_result(self) -> None:
         backend = Files()
         composite = CompositeBackend(MemoryBackend(), {"/m/": backend})

@@ -166,6 +166,17 @@ async def test_a_role_without_rights_to_make_tables_uses_those_that_are_there(po
     await in_thread(sql, postgres_dsn, "DROP OWNED BY plain_user")
 
 
+async def test_a_role_without_any_right_gets_a_clear_error(postgres_dsn: str) -> None:
+    await in_thread(sql, postgres_dsn, "DROP ROLE IF EXISTS nobody_at_all")
+    await in_thread(sql, postgres_dsn, "CREATE ROLE nobody_at_all LOGIN")
+    async with PostgresBackend(postgres_dsn.replace("postgres@", "nobody_at_all@"), "t") as backend:
+        result = await backend.awrite("/a", "x")
+    assert (result.code, result.error) == (
+        "backend_error",
+        "Error: The role lacks a right in the database (InsufficientPrivilegeError)",
+    )
+
+
 async def test_another_schema_and_table(postgres_dsn: str) -> None:
     name = "o\"d.d\\ ' é"
     async with (

@@ -297,6 +297,31 @@ def test_rows_with_other_paths_hinder_nothing(backend: SqliteBackend, file: Path
     assert backend.delete("/b.txt").ok
 
 
+def test_a_factory_names_the_namespace_of_each_operation(file: Path) -> None:
+    user = ["ada"]
+    with SqliteBackend(file, lambda runtime: (user[0], "files")) as backend:
+        assert backend.write("/a.txt", "of ada").ok
+        user[0] = "bob"
+        assert backend.read("/a.txt").code == "file_not_found"
+        user[0] = "a/b"
+        assert backend.read("/a.txt").code == "backend_error"
+        assert backend.write("/a.txt", "x").code == "backend_error"
+
+
+def test_versions_that_another_program_lost_are_given_on(backend: SqliteBackend, file: Path) -> None:
+    for change in (
+        "DELETE FROM state",
+        "UPDATE state SET last_version = 'many'",
+        "UPDATE state SET last_version = 1.5",
+        "INSERT INTO state VALUES ('many'), (7)",
+    ):
+        [(before,)] = rows(file, "SELECT version FROM files")
+        rows(file, change)
+        assert backend.edit("/a.txt", "one", "one one").ok
+        assert backend.edit("/a.txt", "one one", "one").ok
+        assert rows(file, "SELECT version FROM files") == [(before + 2,)]
+
+
 def test_a_damaged_schema_is_told(backend: SqliteBackend, file: Path) -> None:
     backend.close()
     content = file.read_bytes()

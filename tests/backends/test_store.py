@@ -6,9 +6,6 @@ import warnings
 from pathlib import Path
 from typing import Any, TypedDict
 
-import anyio
-import anyio.lowlevel
-import anyio.to_thread
 import pytest
 from langgraph.graph import START, StateGraph
 from langgraph.runtime import Runtime
@@ -168,24 +165,6 @@ async def test_backends_share_one_index_however_many_namespaces_there_are(monkey
 
 
 # --- sync calls ---
-
-
-def test_a_store_or_a_subclass_that_may_wait_is_not_synchronous() -> None:
-    class Slow(InMemoryStore):
-        async def abatch(self, ops: Any) -> Any:
-            await anyio.lowlevel.checkpoint()
-            return self.batch(ops)
-
-    class Logged(StoreBackend):
-        async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> Any:
-            await anyio.lowlevel.checkpoint()
-            return await super().aread(path, offset, limit)
-
-    for backend in (StoreBackend(Slow(), namespace=("n",)), Logged(InMemoryStore(), namespace=("n",))):
-        assert not backend.is_synchronous
-        assert backend.write("/a", "one").ok
-        assert backend.read("/a").ok
-    assert not StoreBackend(namespace=("n",)).is_synchronous
 
 
 def test_a_store_without_async_methods_works_in_sync_and_async_programs(tmp_path: Path) -> None:

@@ -238,6 +238,16 @@ def open_reader(file: Path) -> sqlite3.Connection:
     return connection
 
 
+@pytest.mark.parametrize("kind", ["postgres connection"], indirect=True)
+async def test_a_store_in_pipeline_mode_writes_itself(where: str) -> None:
+    async with AsyncPostgresStore.from_conn_string(where, pipeline=True) as store:
+        assert not writes_plainly(store)
+        backend = over(store)
+        assert (await backend.awrite("/a", "1")).ok
+        assert (await backend.aedit("/a", "1", "2")).ok
+        assert await text_in(store, "/a") == "2"
+
+
 class Encrypting(AsyncSqliteStore):
     """Overrides how the store writes, so that deepfs must not write to the table itself."""
 
@@ -297,6 +307,25 @@ async def test_processes_over_one_database_lose_no_edit(
 
 
 # --- lifetimes, transactions and reads at once ---
+
+
+async def test_reads_at_once_are_not_disturbed_by_one_another(opener: Opener) -> None:
+    store = await opener.open()
+    backend = over(store)
+    names = [f"/d/{number}" for number in range(60)]
+    uploads = await backend.aupload_files([(name, name.encode()) for name in names])
+    assert {upload.error for upload in uploads} == {None}
+    await store.aput(SPACE, "/d/0", {"content": 1})
+    reads = await gather([lambda name=name: backend.aread(name) for name in [*names, "/d", "/none"]])
+    assert [read.code for read in reads] == ["invalid_content", *[None] * 59, "is_directory", "file_not_found"]
+    assert [read.file_data.content for read in reads[1:60]] == names[1:]
+    async with anyio.create_task_group() as tasks:
+        for name in names:
+            tasks.start_soon(backend.aread, name)
+        await anyio.lowlevel.checkpoint()
+        tasks.cancel_scope.cancel()
+    assert (await backend.aread("/d/1")).ok
+    assert (await backend._identify_files())._reads == []
 
 
 async def test_changes_are_committed_on_a_connection_that_begins_transactions_by_itself(tmp_path: Path) -> None:

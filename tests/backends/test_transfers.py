@@ -305,25 +305,6 @@ async def test_a_failed_copy_keeps_the_source_and_reports_how_many_files_arrived
     assert (await in_thread(tree, root)) == before
 
 
-async def test_a_failed_delete_reports_the_files_that_exist_twice(root: Path) -> None:
-    from deepfs.errors import PermissionDeniedError
-
-    class Stubborn(WrapperBackend):
-        async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
-            if path.endswith(".bin"):
-                raise PermissionDeniedError(path, "stubborn")
-            return await super().adelete(path, if_match=if_match)
-
-    backend = CompositeBackend(MemoryBackend(), {"/disk/": Stubborn(FilesystemBackend(root))})
-    result = await backend.amove("/disk/d", "/moved")
-    assert result.code == "permission_denied"
-    assert "all of its 2 files are there, but 1 still lies in '/disk/d' as well" in str(result.error)
-    assert str(result.error).startswith("Error: Permission denied for '/disk/d/deep/b.bin': ")
-    assert "stubborn" in str(result.error)
-    assert (await in_thread(tree, root)) == {"d": None, "d/deep": None, "d/deep/b.bin": b"\x00\xff"}
-    assert await contents(backend, "/moved/a.txt", "/moved/deep/b.bin") == [b"one\r\n", b"\x00\xff"]
-
-
 # --- forged answers ---
 
 

@@ -41,6 +41,13 @@ def _drained(buffer: ChangeBuffer) -> list[ChangeEvent]:
     return list(iter(buffer.pop, None))
 
 
+def test_later_changes_do_not_replace_a_resync() -> None:
+    buffer = ChangeBuffer("/")
+    for kind in ("created", "resync", "deleted"):
+        buffer.add(ChangeEvent("/a", kind))  # type: ignore[arg-type]
+    assert [event.kind for event in _drained(buffer)] == ["resync"]
+
+
 @given(st.lists(st.one_of(st.none(), st.tuples(st.sampled_from("abcd"), st.booleans()))), st.integers(1, 4))
 def test_what_is_read_and_what_is_pending_give_the_real_files(steps: list[Any], most: int) -> None:
     real: set[str] = set()

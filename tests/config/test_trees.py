@@ -1,5 +1,6 @@
 """Backends by URL, and trees that a TOML file describes."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,12 @@ def test_errors_of_a_driver_tell_no_password(tmp_path: Path) -> None:
         assert (outcome.status, outcome.out) == (2, "")
         assert "The storage failed" in outcome.err
         assert "cret" not in outcome.err
+
+
+def test_a_url_without_its_driver_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "paramiko", None)
+    outcome = deepfs("ls", "sftp://host/dir")
+    assert (outcome.status, "paramiko" in outcome.err) == (2, True)
 
 
 async def test_a_file_that_another_one_names_may_use_no_variable(tree: str, tmp_path: Path) -> None:

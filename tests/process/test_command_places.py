@@ -5,7 +5,7 @@ from collections.abc import Hashable
 import anyio
 import pytest
 
-from deepfs.process import _ASSURED, MAX_COMMANDS, _Places
+from deepfs.process import _ASSURED, _MAX_ASSURED, MAX_COMMANDS, _Places
 from support.waiting import until_tasks_wait
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
@@ -67,6 +67,18 @@ async def test_other_backends_start_some_commands_although_all_places_are_taken(
         assert commands.new() == [*names("b", _ASSURED), "c0"]
         await commands.end("b1")
         assert commands.new() == [f"b{_ASSURED}"]
+        tasks.cancel_scope.cancel()
+
+
+async def test_there_is_a_limit_for_all_backends_together() -> None:
+    async with anyio.create_task_group() as tasks:
+        commands = Commands(tasks)
+        await commands.add(*names("a", MAX_COMMANDS))
+        for number in range(_MAX_ASSURED):
+            await commands.add(f"{chr(1000 + number)}0")
+        assert len(commands.new()) == _MAX_ASSURED
+        await commands.end("a0")
+        assert len(commands.new()) == 1
         tasks.cancel_scope.cancel()
 
 

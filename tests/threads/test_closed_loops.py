@@ -21,6 +21,7 @@ from deepfs.backends.sqlite import SqliteBackend
 from deepfs.policy import HistoryBackend, QuotaBackend
 from deepfs.threads import pool
 from deepfs.threads.locks import PathLocks, path_locks
+from deepfs.threads.loop_bridge import LoopCallbacks, loop_callbacks
 from deepfs.threads.tasks import call_on, finish
 from support.counts import few_or_many
 
@@ -104,6 +105,21 @@ def test_the_work_of_a_closed_loop_ends_before_the_lock_goes_on(is_kept: bool, i
         assert not log
         ended.set()
     assert log == ["closed loop", "next"]
+
+
+def test_a_thread_begins_nothing_for_a_closed_loop() -> None:
+    loop = asyncio.new_event_loop()
+
+    async def callbacks() -> LoopCallbacks:
+        return loop_callbacks()
+
+    found = loop.run_until_complete(callbacks())
+    loop.close()
+    with pytest.raises(RuntimeError, match="was closed"):
+        found.enter_thread()
+    assert not found.is_lost()
+    found.leave_thread()
+    assert found.is_lost()
 
 
 def test_a_sync_call_waits_for_work_that_its_own_thread_has_left_behind() -> None:

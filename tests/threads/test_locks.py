@@ -83,24 +83,6 @@ def test_locking_a_free_path_does_not_suspend(locks: PathLocks) -> None:
     without_loop(hold())
 
 
-async def test_locks_are_granted_in_the_order_of_requests(locks: PathLocks) -> None:
-    order: list[int] = []
-
-    async def hold(number: int, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-        hold = locks.hold("/a" if number % 2 else "/a/b", f"/x{number}")
-        task_status.started()
-        async with hold:
-            order.append(number)
-            await anyio.lowlevel.checkpoint()
-
-    async with anyio.create_task_group() as group, locks.hold("/a/b/c"):
-        for number in range(20):
-            await group.start(hold, number)
-            await until_tasks_wait()
-        assert order == []
-    assert order == list(range(20))
-
-
 async def test_a_cancelled_wait_is_removed_and_blocks_no_later_request(locks: PathLocks) -> None:
     passed: list[str] = []
 

@@ -1,5 +1,6 @@
 """Blocking calls in worker threads: results, cancellation, fairness, several loops, forks and interpreter exit."""
 
+import itertools
 import threading
 import time
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ import pytest
 
 from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
-from deepfs.threads.pool import WorkerPool
+from deepfs.threads.pool import Job, WorkerPool
 from support.scripts import run_script
 from support.waiting import until
 
@@ -45,12 +46,6 @@ def gate() -> Iterator[Gate]:
 def one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the pool for short calls by one with a single worker, so that queued calls stay queued."""
     monkeypatch.setattr(pool._pools, "short", WorkerPool("test", core=1, limit=1))
-
-
-@pytest.fixture
-def fresh_pool(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace the pool for short calls by one without threads yet."""
-    monkeypatch.setattr(pool._pools, "short", WorkerPool("test", core=1, limit=40))
 
 
 def fail(error: BaseException) -> None:
@@ -110,6 +105,19 @@ async def test_a_call_cancelled_in_the_queue_never_runs(gate: Gate) -> None:
         assert not gate.ended
         gate.opened.set()
     assert await pool.run(len, calls) == 0
+
+
+async def test_run_each_raises_the_first_error_after_the_calls_in_flight() -> None:
+    seen: list[int] = []
+
+    def odd(number: int) -> None:
+        seen.append(number)
+        if number % 2:
+            raise ValueError(number)
+
+    with pytest.raises(ValueError, match="1"):
+        await pool.run_each(odd, range(10))
+    assert sorted(seen) == list(range(10))
 
 
 async def test_an_abandoned_call_releases_its_caller_at_once(gate: Gate) -> None:
@@ -193,27 +201,6 @@ async def test_one_call_does_not_wait_behind_thousands_of_earlier_calls(gate: Ga
     assert len(served) == 5001
 
 
-@pytest.mark.usefixtures("fresh_pool")
-async def test_slow_calls_get_more_workers_which_end_when_idle() -> None:
-    running = most = 0
-    counting = threading.Lock()
-
-    def slow(_: int) -> None:
-        nonlocal running, most
-        with counting:
-            running += 1
-            most = max(most, running)
-        time.sleep(0.02)
-        with counting:
-            running -= 1
-
-    others = threading.active_count()
-    await pool.run_each(slow, range(100))
-    assert most > 3
-    # One worker remains, and one that looks on.
-    await until(lambda: threading.active_count() <= others + 2)
-
-
 async def test_long_work_does_not_delay_short_work() -> None:
     def busy(deadline: Deadline) -> None:
         while True:
@@ -290,17 +277,26 @@ def test_a_stuck_call_does_not_keep_the_interpreter_from_ending() -> None:
 # --- no thread on which the others depend -----------------------------------------------------------------------------
 
 
-async def test_results_are_delivered_before_the_last_of_several_calls_gets_stuck(gate: Gate) -> None:
-    """The worker does not wake the loop after each call if others wait, but another thread does so soon."""
-    results: list[int] = []
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("failing", ["_give_places", "_wake_loops", "_stop"])
+@pytest.mark.parametrize("number", [0, 1, 2, 5])
+def test_no_job_is_lost_with_a_thread_that_fails(failing: str, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = WorkerPool("test", core=1, limit=3)
+    calls = itertools.count()
+    step = getattr(workers, failing)
 
-    async def quick() -> None:
-        results.append(await pool.run(len, "abc"))
+    def fail_once(*args: object) -> object:
+        if next(calls) == number:
+            raise ZeroDivisionError("an error of ours")
+        return step(*args)
 
-    async with anyio.create_task_group() as tasks:
-        for _ in range(50):
-            tasks.start_soon(quick)
-        tasks.start_soon(lambda: pool.run(gate, abandon_on_cancel=True))
-        with anyio.fail_after(10):
-            await until(lambda: len(results) == 50)
-        gate.opened.set()
+    monkeypatch.setattr(workers, failing, fail_once)
+    stuck, ended = threading.Event(), threading.Semaphore(0)
+    workers.submit(Job(0, None, lambda: None, stuck.wait, (20,)))
+    for turn in range(5):
+        workers.submit(Job(1, turn, ended.release, time.sleep, (0.001,)))
+    time.sleep(0.02)
+    workers.submit(Job(2, None, ended.release, len, ("",)))
+    for _ in range(6):
+        assert ended.acquire(timeout=10)
+    stuck.set()

@@ -102,24 +102,6 @@ async def test_many_calls_of_one_storage_have_one_turn_together(workers: WorkerP
     assert calls.log[9:] == [name for number in range(2, 6) for name in [f"m{number}"] * 2]
 
 
-async def test_an_error_after_an_interruption_reaches_the_caller(workers: WorkerPool, gate: Gate) -> None:
-    def fail(deadline: Deadline) -> None:
-        deadline.check()
-        raise ValueError("odd")
-
-    async def call() -> None:
-        with pytest.raises(ValueError, match="odd"):
-            await pool.run_long(fail, storage="failing")
-
-    calls = Calls(gate)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(calls.run, ("a", "a", 2), ("b", "b", 4))
-        await until(gate.begun.is_set)
-        tasks.start_soon(call)
-    assert calls.results == {"a": "a", "b": "b"}
-    await until(lambda: is_at_rest(workers))
-
-
 class Interrupted:
     """A call that is interrupted by a gate, which then holds the worker."""
 
@@ -180,6 +162,22 @@ async def test_the_time_of_an_interruption_does_not_count(
     assert not call.deadline.has_passed
     now[0] += 2
     assert call.deadline.has_passed
+
+
+async def test_a_call_goes_on_if_no_thread_can_be_started_for_another(
+    workers: WorkerPool, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    calls = Calls(gate)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(pool.run_long, lambda _: None)
+        await until(lambda: workers._entered)
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        tasks.start_soon(calls.run, ("a", "a", 3), ("b", "b", 3))
+    assert "".join(calls.log) == "aaabbb"
+    await until(lambda: is_at_rest(workers))
 
 
 async def test_a_call_that_checks_no_deadline_loses_its_place(monkeypatch: pytest.MonkeyPatch, gate: Gate) -> None:

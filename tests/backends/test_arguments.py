@@ -73,6 +73,7 @@ CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("aupload_files", ([("/new", b"x"), (None, b"x")],), {}, "path must be a string, not NoneType"),
     ("adownload_files", ("/a",), {}, "paths must be a list of paths, not the str '/a'"),
     ("adownload_files", (["/a", None],), {}, "path must be a string, not NoneType"),
+    ("aupload_files", (3,), {}, "files must be a list of pairs of a path and bytes, not 3"),
     *(
         (name, arguments, {option: given}, message)
         for name, arguments in (("awrite", ("/a", "x")), ("aedit", ("/a", "one", "x")))

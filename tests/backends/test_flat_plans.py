@@ -161,6 +161,24 @@ def test_a_refused_change_is_planned_again_without_an_event_loop() -> None:
     assert changed.files["/a"][0].content == "theirs b"
 
 
+def test_an_error_not_declared_as_a_failure_of_the_storage_is_raised() -> None:
+    backend = InlineBackend(Tagged())
+    backend.storage.files["/a"] = None  # type: ignore[assignment]
+    with pytest.raises(TypeError):
+        backend.read("/a")
+
+
+def test_a_declared_failure_of_the_storage_is_a_result_that_shows_only_its_type() -> None:
+    class Lost(Tagged):
+        failures = (ConnectionError,)
+
+        def get(self, paths: Sequence[str]) -> TaggedFiles:
+            raise ConnectionError("lost, at an address that nobody needs to know")
+
+    read = InlineBackend(Lost()).read("/a")
+    assert (read.code, read.error) == ("backend_error", "Error: The storage failed (ConnectionError)")
+
+
 # --- candidates, and several requests at once ---
 
 

@@ -321,6 +321,16 @@ async def test_transfers_between_links_to_one_file_change_nothing(tmp_path: Path
                 assert await raw(tmp_path) == before, (one, other)
 
 
+async def test_a_directory_is_not_copied_into_a_backend_mounted_in_it(tmp_path: Path) -> None:
+    memory = MemoryBackend()
+    tree = CompositeBackend(MemoryBackend(), {"/d/mount": memory, "/other": memory})
+    await tree.awrite("/d/f", "f")
+    await tree.awrite("/other/g", "g")
+    assert (await tree.acopy("/d", "/other/new")).code == "invalid_path"
+    assert (await tree.acopy("/d", "/new")).ok
+    assert sorted(memory._files) == ["/g"]
+
+
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_two_stores_over_one_database_count_as_one_storage(tmp_path: Path) -> None:
     async with open_sqlite_store(tmp_path / "store.db") as one, open_sqlite_store(tmp_path / "store.db") as other:

@@ -49,40 +49,6 @@ def test_the_second_run_finds_the_memories_of_the_first(tmp_path: Path) -> None:
         assert max(map(len, printed.splitlines())) <= width
 
 
-GUARDED = """
-import contextlib, io, sys
-import anyio
-from blockbuster import BlockBuster
-
-sys.path.insert(0, sys.argv[1])
-import demo, steps
-
-steps.console.file = io.StringIO()
-
-async def serve():
-    guard = BlockBuster()
-    guard.activate()
-    try:
-        await demo.run_graph()
-    finally:
-        guard.deactivate()
-
-with contextlib.redirect_stdout(io.StringIO()) as told:
-    anyio.run(serve)
-print(told.getvalue())
-"""
-
-
-def test_the_graph_never_blocks_the_event_loop(tmp_path: Path) -> None:
-    """Run the graph under blockbuster, as LangGraph's server does; it raises on a blocking call on the event loop."""
-    command = [sys.executable, "-c", GUARDED, str(DEMO.parent)]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, encoding="utf-8", check=False, timeout=120
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert "The graph has ended. Its state holds /notes.md" in done.stdout
-
-
 @pytest.mark.needs("postgresql")
 def test_the_demo_on_servers(tmp_path: Path) -> None:
     command = [sys.executable, str(DEMO.with_name("servers.py"))]

@@ -36,40 +36,6 @@ def test_using_backends_loads_no_framework_and_no_driver(tmp_path: object) -> No
     assert loaded_by(used) <= LIGHT
 
 
-def test_names_are_listed_before_they_are_loaded() -> None:
-    printed = run_script("""
-        import sys
-        import deepfs
-        assert "FileInfo" in deepfs.__all__ and set(deepfs.__all__) <= set(dir(deepfs))
-        assert "deepfs.types" not in sys.modules
-        assert deepfs.FileInfo is deepfs.FileInfo is sys.modules["deepfs.types"].FileInfo
-        assert "FileInfo" in vars(deepfs)
-        for name in ("no_such_name", "_hidden", "__wrapped__"):
-            try:
-                getattr(deepfs, name)
-            except AttributeError as error:
-                print(error)
-    """)
-    assert printed.splitlines() == [
-        f"module 'deepfs' has no attribute '{name}'" for name in ("no_such_name", "_hidden", "__wrapped__")
-    ]
-
-
-def test_parts_are_attributes_after_the_import_of_deepfs_alone() -> None:
-    printed = run_script("""
-        import deepfs
-        used = [
-            deepfs.backends.FilesystemBackend, deepfs.backends.protocol.BackendProtocol, deepfs.config.open_backend,
-            deepfs.errors.NotFoundError, deepfs.graph.create_deep_agent, deepfs.middleware.FilesystemMiddleware,
-            deepfs.middleware.filesystem.GrepSchema, deepfs.policy.ReadOnlyBackend, deepfs.profiles.HarnessProfile,
-            deepfs.profiles.harness.harness_profiles.HarnessProfile, deepfs.sandboxes.BubblewrapSandbox,
-            deepfs.testing.ScriptedModel, deepfs.types.FileInfo,
-        ]
-        print(len(used))
-    """)
-    assert printed == "13\n"
-
-
 def test_a_part_whose_dependency_is_missing_says_so() -> None:
     printed = run_script("""
         import sys

@@ -16,7 +16,6 @@ import pytest
 
 import deepfs
 
-ROOT: Final = Path(__file__).parents[1]
 PACKAGE: Final = Path(next(iter(deepfs.__path__)))
 SOURCES: Final = sorted(PACKAGE.rglob("*.py"))
 
@@ -68,55 +67,9 @@ class TestModules:
         }
         assert touching <= {"private.py"}
 
-    def test_the_package_ships_its_types(self) -> None:
-        assert (PACKAGE / "py.typed").exists()
-
 
 class TestImportingDeepfs:
     @pytest.mark.stress
     def test_importing_deepfs_takes_less_than_150_ms_of_the_processor(self) -> None:
         timed = "from time import process_time as now; start = now(); import deepfs; print(now() - start)"
         assert median(float(in_a_new_interpreter(timed)) for _ in range(9)) < 0.150
-
-
-class TestStructure:
-    """`tools/structure.py`, on a small package and on this one."""
-
-    def test_code_is_counted_without_blank_lines_comments_and_docstrings(self, tmp_path: Path) -> None:
-        head = '"""One.\n\nTwo."""\n\nimport os  # why\n\n# A comment.\n__all__ = ["find"]\n\n\n'
-        body = 'def find(\n    name\n):\n    """Find."""\n    return """a\n# b"""\n\n\ndef _find(): pass\n'
-        (tmp_path / "names.py").write_text(head + body)
-        figures = self.measured(str(tmp_path))
-        counted = ("modules", "lines", "lines of code", "functions", "private ones")
-        assert [figures[name] for name in counted] == ["1", "19", "8", "2", "50%"]
-        assert figures["imports and __all__, part of the code"] == "25.0%"
-
-    def test_operations_go_through_modules_and_functions_of_the_package(self) -> None:
-        pytest.importorskip("langchain", reason="an agent's turn is among them")
-        figures = self.measured("--walks", "deepfs")
-        assert len(figures) == 5
-        for name, walked in figures.items():
-            modules, functions = map(int, walked.split(" / "))
-            assert 1 < modules < functions, name
-
-    def measured(self, *options: str) -> dict[str, str]:
-        printed = run_script("tools/structure.py", *options).stdout.splitlines()[1:]
-        return dict(re.split(r"  +", line) for line in printed)
-
-
-def run_script(script: str, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-X", "utf8", str(ROOT / script), *options]
-    return subprocess.run(command, check=True, capture_output=True, text=True, encoding="utf-8")
-
-
-class TestNewcomersCommands:
-    def test_the_readme_opens_with_the_demo_and_the_tests(self) -> None:
-        demo, tests = self.commands()[:2]
-        assert demo.endswith("nox -s demo")
-        assert tests.endswith("nox -s tests")
-
-    def test_ci_runs_the_tests_by_the_same_command(self) -> None:
-        assert self.commands()[1] in (ROOT / ".ci/run").read_text().splitlines()
-
-    def commands(self) -> list[str]:
-        return re.findall(r"^```console\n(.+)\n```$", (ROOT / "README.md").read_text(), re.MULTILINE)

@@ -3,7 +3,6 @@
 import copy
 import pickle
 from collections.abc import Mapping
-from itertools import product
 from typing import Any
 
 import msgspec
@@ -14,12 +13,9 @@ from deepfs.types import (
     ContextLine,
     DeleteResult,
     EditResult,
-    ExecuteResponse,
     FileDataV1,
     FileDataV2,
-    FileDownloadResponse,
     FileInfo,
-    FileUploadResponse,
     GlobResult,
     GrepMatch,
     GrepResult,
@@ -59,15 +55,10 @@ RECORDS: list[tuple[Record, dict[str, Any]]] = [
 ]
 
 RESULTS: list[tuple[type[Result], Any]] = [
-    (LsResult, [FileInfo("/a")]),
-    (ReadResult, FileDataV2("a")),
-    (ReadRawResult, FileDataV2("a")),
-    (GrepResult, [GrepMatch("/a", 1, "a")]),
-    (GlobResult, [FileInfo("/a")]),
-    (WriteResult, "/a"),
-    (EditResult, "/a"),
-    (DeleteResult, "/a"),
-]
+    (LsResult, [FileInfo("/a")]), (ReadResult, FileDataV2("a")), (ReadRawResult, FileDataV2("a")),
+    (GrepResult, [GrepMatch("/a", 1, "a")]), (GlobResult, [FileInfo("/a")]), (WriteResult, "/a"),
+    (EditResult, "/a"), (DeleteResult, "/a"),
+]  # fmt: skip
 
 
 def through_pickle(value: Any) -> Any:
@@ -83,21 +74,11 @@ class TestRecords:
             assert list(record.values()) == list(items.values())
             assert list(record.items()) == list(items.items())
             assert len(record) == len(items)
-            assert record
-
-    def test_keys_are_attributes_and_unset_fields_are_absent(self) -> None:
-        for record, items in RECORDS:
-            for key in record.__struct_fields__:
-                assert getattr(record, key) == items.get(key)
-                assert (key in record) is (key in items)
-                assert record.get(key, "none") == items.get(key, "none")
-                if key in items:
-                    assert record[key] == items[key]
-            unset = [key for key in record.__struct_fields__ if key not in items]
-            for key in (*unset, "no such key", "__iter__", "get", 1, None):
+            for key in (*({*record.__struct_fields__} - {*items}), "no such key", "get", 1):
                 assert key not in record
                 with pytest.raises(KeyError):
                     record[key]  # type: ignore[index]
+            assert record
 
     def test_records_equal_dicts_of_the_same_items_both_ways(self) -> None:
         for record, items in RECORDS:
@@ -108,14 +89,6 @@ class TestRecords:
             assert {**items, "more": None} != record
             assert record != list(items)
             assert record != None  # noqa: E711
-
-    def test_records_match_mapping_patterns(self) -> None:
-        for record, items in RECORDS:
-            match record:
-                case {"no such key": _}:
-                    pytest.fail("matched what is not there")
-                case {**rest}:
-                    assert rest == items
 
     def test_json_and_copies_have_the_same_items(self) -> None:
         for record, items in RECORDS:
@@ -139,19 +112,6 @@ class TestRecords:
                 with pytest.raises((AttributeError, TypeError)):
                     delattr(record, name)
             assert record == items
-
-    def test_records_are_equal_if_their_items_are(self) -> None:
-        class Reordered(Record, frozen=True, eq=False):
-            size: int
-            path: str
-
-        values = product(["/a", "/b/"], [None, False, True], [None, 0, 1], [None, STAMP])
-        infos = [FileInfo(*each) for each in values]
-        for one, other in product(infos, infos):
-            assert (one == other) is (dict(one) == dict(other)) is (one == dict(other)) is (dict(one) == other)
-            assert hash(one) == hash(other) or one != other
-        assert Reordered(1, "/a") == FileInfo("/a", size=1)
-        assert hash(Reordered(1, "/a")) == hash(FileInfo("/a", size=1))
 
 
 class TestResults:
@@ -179,18 +139,9 @@ class TestResults:
         assert type(ReadRawResult(data={"content": "a"}).data) is FileDataV2  # type: ignore[arg-type]
         assert type(ReadRawResult(data={"content": ["a"]}).data) is FileDataV1  # type: ignore[arg-type]
 
-    def test_a_list_of_records_is_kept_as_it_is(self) -> None:
-        entries = [FileInfo("/a")]
-        assert LsResult(entries=entries).entries is entries
-
     def test_a_failure_has_an_error_text_and_code(self) -> None:
         for kind, _ in RESULTS:
             failed = failure(kind, NotFoundError("/x"))
             assert type(failed) is kind
             told = ("Error: File '/x' not found", ErrorCode.FILE_NOT_FOUND, False)
             assert (failed.error, failed.code, failed.ok) == told
-
-    def test_responses_are_built_by_position(self) -> None:
-        assert ExecuteResponse("out", 3, True) == ExecuteResponse(output="out", exit_code=3, truncated=True)
-        assert FileUploadResponse("/a", "invalid_path") == FileUploadResponse(path="/a", error="invalid_path")
-        assert FileDownloadResponse("/a", b"x") == FileDownloadResponse(path="/a", content=b"x", error=None)

@@ -7,7 +7,6 @@ from typing import Any
 
 import anyio.to_thread
 import pytest
-from langgraph.store.memory import InMemoryStore
 
 from deepfs import (
     BackendProtocol,
@@ -22,7 +21,7 @@ from deepfs import (
     S3Backend,
     StoreBackend,
 )
-from deepfs.backends import BubblewrapSandbox, LandlockSandbox, LocalShellBackend
+from deepfs.backends import LandlockSandbox, LocalShellBackend
 from deepfs.compat.adapters import adapt_backend_protocol
 from deepfs.policy import AuditedBackend, HistoryBackend, HookedBackend, ReadOnlyBackend
 from deepfs.policy.limits import RateLimit
@@ -53,35 +52,27 @@ CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
         (name, (PurePosixPath("/a"), *more), {}, "path must be a string, not PurePosixPath")
         for name, *more in (("als",), ("aread",), ("aread_raw",), ("awrite", "x"), ("aedit", "one", "x"), ("adelete",))
     ),
-    ("amove", (PurePosixPath("/a"), "/b"), {}, "src must be a string, not PurePosixPath"),
     ("acopy", (PurePosixPath("/a"), "/b"), {}, "src must be a string, not PurePosixPath"),
     ("acopy", ("/a", PurePosixPath("/b")), {}, "dst must be a string, not PurePosixPath"),
-    ("als", (None,), {}, "path must be a string, not NoneType"),
     ("aread", (b"/a",), {}, "path must be a string, not bytes"),
     ("amove", ("/a", PurePosixPath("/b")), {}, "dst must be a string, not PurePosixPath"),
     ("aread", ("/a", "1"), {}, "offset must be an integer, not '1'"),
     ("aread", ("/a", 0, None), {}, "limit must be an integer, not None"),
     ("aread", ("/a", 0, float("nan")), {}, "limit must be an integer, not nan"),
     ("awrite", ("/new", b"bytes"), {}, "the content must be a string, not bytes"),
-    ("awrite", ("/new", None), {}, "the content must be a string, not NoneType"),
     ("aedit", ("/a", b"one", "x"), {}, "the text to replace must be a string, not bytes"),
-    ("aedit", ("/a", None, "x"), {}, "the text to replace must be a string, not NoneType"),
     ("aedit", ("/a", "one", None), {}, "the new text must be a string, not NoneType"),
     ("aglob", (None,), {}, "pattern must be a string, not NoneType"),
     ("agrep", (None,), {}, "pattern must be a string, not NoneType"),
     ("agrep", ("one",), {"context_lines": "1"}, "context_lines must be an integer, not '1'"),
     ("agrep", ("one",), {"max_count": "1"}, "max_count must be an integer, not '1'"),
     ("agrep", ("one",), {"max_count": float("nan")}, "max_count must be an integer, not nan"),
-    ("agrep", ("one",), {"max_count": int}, "max_count must be an integer, not <class 'int'>"),
-    ("agrep", ("one",), {"context_lines": int}, "context_lines must be an integer, not <class 'int'>"),
     ("aupload_files", ([("/new", b"x"), ("/b", "text")],), {}, "the content of '/b' must be bytes, not str"),
-    ("aupload_files", ([("/new", b"x"), ("/b", None)],), {}, "the content of '/b' must be bytes, not NoneType"),
     ("aupload_files", (["ab"],), {}, "files must be a list of pairs of a path and bytes, and 'ab' is none"),
     ("aupload_files", ({"/new": b"x"},), {}, "files must be a list of pairs"),
     ("aupload_files", ([("/new", b"x"), (None, b"x")],), {}, "path must be a string, not NoneType"),
     ("adownload_files", ("/a",), {}, "paths must be a list of paths, not the str '/a'"),
     ("adownload_files", (["/a", None],), {}, "path must be a string, not NoneType"),
-    ("adownload_files", (3,), {}, "paths must be a list of paths, not the int 3"),
     ("aupload_files", (3,), {}, "files must be a list of pairs of a path and bytes, not 3"),
     *(
         (name, arguments, {option: given}, message)
@@ -96,13 +87,10 @@ CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
         for name, arguments in (("awrite", ("/a", "x")), ("amove", ("/a", "/b")), ("acopy", ("/a", "/b")))
         for given in ("no", 0, None)
     ),
-    ("aedit", ("/a", "one", "x", "no"), {}, "replace_all must be True or False, not 'no'"),
     ("aedit", ("/a", "one", "x"), {"replace_all": 1}, "replace_all must be True or False, not 1"),
     ("agrep", ("one",), {"regex": "no"}, "regex must be True or False, not 'no'"),
-    ("agrep", ("one",), {"ignore_case": 1}, "ignore_case must be True or False, not 1"),
     ("agrep", ("one", 3), {}, "path must be a string, not int"),
     ("agrep", ("one", None, 3), {}, "glob must be a string, not int"),
-    ("aglob", ("*", 3), {}, "path must be a string, not int"),
 ]
 
 
@@ -155,26 +143,6 @@ async def test_uploads_accept_every_bytes_like_content(backend: BackendProtocol)
         assert [each.content for each in await backend.adownload_files(["/new"])] == [b"one"]
 
 
-async def test_batches_accept_any_iterable_of_items(backend: BackendProtocol) -> None:
-    made = [(f"/{number}", b"%d" % number) for number in range(5)]
-    outcomes = await backend.aupload_files(item for item in made)  # type: ignore[arg-type]
-    assert [(each.path, each.error) for each in outcomes] == [(path, None) for path, _ in made]
-    fetched = await backend.adownload_files(path for path, _ in made)  # type: ignore[arg-type]
-    assert [(each.path, each.content) for each in fetched] == made
-    assert await backend.aupload_files(iter(())) == []  # type: ignore[arg-type]
-
-    anything: Any = backend
-    outcomes = await anyio.to_thread.run_sync(lambda: anything.upload_files(files=dict(made).items()))
-    assert [each.error for each in outcomes] == [None] * 5
-    assert len(await anyio.to_thread.run_sync(lambda: anything.download_files({path: 1 for path, _ in made}))) == 5
-
-
-async def test_a_wrong_item_at_the_end_of_an_iterable_stores_nothing(backend: BackendProtocol) -> None:
-    with pytest.raises(TypeError, match="the content of '/b' must be bytes"):
-        await backend.aupload_files(item for item in [("/new", b"x"), ("/b", "text")])  # type: ignore[arg-type]
-    assert (await backend.aglob("**")).matches == []
-
-
 async def test_the_types_of_a_streamed_upload_are_checked(backend: BackendProtocol) -> None:
     async def texts() -> Any:
         yield "text"
@@ -212,55 +180,38 @@ CONSTRUCTORS: list[tuple[Callable[[], object], str]] = [
     (lambda: LocalShellBackend(env={"A": "1\0"}), "env cannot hold 'A'"),
     (lambda: LocalShellBackend(timeout=True), "timeout must be a number, not True"),
     (lambda: LocalShellBackend(timeout=math.nan), "timeout must be positive, not nan"),
-    (lambda: LocalShellBackend(max_output_bytes=ANY or "1"), "max_output_bytes must be an integer, not '1'"),
-    (lambda: LocalShellBackend(inherit_env=ANY or "no"), "inherit_env must be True or False, not 'no'"),
-    (lambda: BubblewrapSandbox(env={"B": ANY or 1}), "the value of 'B' in env must be a string, not int"),
-    (lambda: BubblewrapSandbox(network=ANY or "no"), "network must be True or False, not 'no'"),
-    (lambda: LandlockSandbox(env={"C": ANY or 1}), "the value of 'C' in env must be a string, not int"),
     (lambda: LandlockSandbox(network=ANY or ["a.org"]), "network must be True or False, not ['a.org']"),
-    (lambda: FilesystemBackend(ANY or 3), "root_dir must be a path, not 3"),
     (lambda: FilesystemBackend(ANY or b"/tmp"), "root_dir must be a path, not b'/tmp'"),
-    (lambda: FilesystemBackend("/tmp", virtual_mode=ANY or "no"), "virtual_mode must be True or False, not 'no'"),
-    (lambda: FilesystemBackend("/tmp", durable=ANY or "no"), "durable must be True or False, not 'no'"),
-    (lambda: FilesystemBackend("/tmp", search_timeout=True), "search_timeout must be a number, not True"),
-    (lambda: MemoryBackend(max_file_size_mb=True), "max_file_size_mb must be a number, not True"),
     (lambda: MemoryBackend(max_file_size_mb=ANY or "1"), "max_file_size_mb must be a number, not '1'"),
-    (lambda: CompositeBackend(MemoryBackend(), artifacts_root=ANY or 3), "artifacts_root must be a string, not int"),
-    (lambda: CompositeBackend(MemoryBackend(), executor=ANY or ["/m/"]), "executor must be a string, not list"),
-    (lambda: CompositeBackend(MemoryBackend(), route_timeout=True), "route_timeout must be a number, not True"),
-    (lambda: CompositeBackend(MemoryBackend(), route_timeout=ANY or "5"), "route_timeout must be a number, not '5'"),
     (lambda: AuditedBackend(MemoryBackend(), ANY or 3), "log must be a function, not 3"),
-    (lambda: AuditedBackend(MemoryBackend(), print, ANY or 3), "redact must be a function, not 3"),
     (lambda: HookedBackend(MemoryBackend(), before=ANY or print), "before must be a list of functions, not "),
     (lambda: HookedBackend(MemoryBackend(), before=[ANY or 3]), "each of before must be a function, not 3"),
-    (lambda: HookedBackend(MemoryBackend(), after=[ANY or "x"]), "each of after must be a function, not 'x'"),
     (lambda: HistoryBackend(MemoryBackend(), keep=ANY or "x"), "keep must be an integer, not 'x'"),
-    (lambda: HistoryBackend(MemoryBackend(), directory=ANY or 3), "directory must be a string, not int"),
     (lambda: RateLimit(ANY or "3", 1), "limit must be a number, not '3'"),
-    (lambda: RateLimit(3, ANY or "1"), "seconds must be a number, not '1'"),
     (lambda: RateLimit(3, math.nan), "at least one operation in more than no time"),
     (lambda: RateLimit(3, 1, ANY or 3), "operations is a collection of names, not 3"),
-    (lambda: RateLimit(3, 1, clock=ANY or 3), "clock must be a function, not 3"),
     (lambda: PermissionedBackend(MemoryBackend(), ANY or 3), "rules is a list of FilesystemPermission, not 3"),
     (lambda: ReadOnlyBackend(ANY or 3), "int is no backend"),
-    (lambda: AuditedBackend(ANY, print), "NoneType is no backend"),
     (lambda: StoreBackend(ANY or 5, namespace=("fs",)), "store must be a BaseStore"),
-    (lambda: StoreBackend(ANY or InMemoryStore, namespace=("fs",)), "store must be a BaseStore"),
     (lambda: CompositeBackend(MemoryBackend(), ANY or {Path("/a"): MemoryBackend()}), "a route must be a string"),
     (lambda: CompositeBackend(MemoryBackend(), ANY or [("/a/", MemoryBackend())]), "routes must be a mapping"),
-    (lambda: HistoryBackend(MemoryBackend(), ANY or "/versions"), "str is no backend"),
     (lambda: S3Backend(ANY), "bucket must be a string"),
     (lambda: S3Backend("bucket", ANY or str), "prefix must be a string"),
     (lambda: S3Backend("bucket", endpoint_url=ANY or 0), "endpoint_url must be a string"),
-    (lambda: ObjectStoreBackend("memory://", ANY or b"x"), "prefix must be a string"),
     (lambda: ObjectStoreBackend("memory://", index=ANY or 0), "index must be a"),
     (lambda: ObjectStoreBackend("memory://", retries=ANY or 0), "retries must be a RetryPolicy"),
     (lambda: PostgresBackend("postgresql:///x", "n", retries=ANY or 0), "retries must be a RetryPolicy"),
     (lambda: FsspecBackend("memory://", retries=ANY or 0), "retries must be a RetryPolicy"),
-    (lambda: FsspecBackend("memory://", ANY or ["x"]), "root must be a string"),
+    (lambda: CompositeBackend(MemoryBackend(), artifacts_root=ANY or 3), "artifacts_root must be a string, not int"),
+    (lambda: CompositeBackend(MemoryBackend(), executor=ANY or ["/m/"]), "executor must be a string, not list"),
+    (lambda: CompositeBackend(MemoryBackend(), route_timeout=True), "route_timeout must be a number, not True"),
+    (lambda: AuditedBackend(MemoryBackend(), print, ANY or 3), "redact must be a function, not 3"),
+    (lambda: HookedBackend(MemoryBackend(), after=[ANY or "x"]), "each of after must be a function, not 'x'"),
+    (lambda: HistoryBackend(MemoryBackend(), directory=ANY or 3), "directory must be a string, not int"),
+    (lambda: RateLimit(3, ANY or "1"), "seconds must be a number, not '1'"),
+    (lambda: RateLimit(3, 1, clock=ANY or 3), "clock must be a function, not 3"),
+    (lambda: AuditedBackend(ANY, print), "NoneType is no backend"),
     (lambda: MemoryBackend(max_file_size_mb=-1), "max_file_size_mb must not be negative, not -1"),
-    (lambda: FilesystemBackend(max_file_size_mb=math.nan), "max_file_size_mb must not be negative, not nan"),
-    (lambda: FilesystemBackend(search_timeout=-1), "search_timeout must not be negative, not -1"),
     (lambda: CompositeBackend(MemoryBackend(), route_timeout=math.nan), "route_timeout must be positive, not nan"),
 ]
 

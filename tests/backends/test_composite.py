@@ -2,27 +2,23 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
-from langgraph.store.memory import InMemoryStore
 
 from deepfs.backends.composite import CompositeBackend
 from deepfs.backends.filesystem import FilesystemBackend
-from deepfs.backends.flat import FlatBackend
 from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.backends.store import StoreBackend
 from deepfs.compat.factories import FactoryBackend
 from deepfs.errors import BackendError, ErrorCode
 from deepfs.operations import Operation
-from deepfs.policy import FilesystemPermission, HistoryBackend, PermissionedBackend, WrapperBackend
+from deepfs.policy import FilesystemPermission, PermissionedBackend, WrapperBackend
 from deepfs.testing import FaultyBackend, LatencyBackend
 from deepfs.text.entries import Omission, TreeListing
-from deepfs.types import GrepResult, LsResult
+from deepfs.types import GrepResult
 
 pytestmark = pytest.mark.anyio
 
@@ -134,13 +130,6 @@ async def test_enough_matches_cancel_the_search_of_later_mounts() -> None:
     assert endless.limits == [max_count]
 
 
-async def test_matches_of_an_earlier_mount_are_waited_for() -> None:
-    slow = LatencyBackend(await needles(2), 0.05)
-    tree = CompositeBackend(MemoryBackend(), {"/a/": slow, "/b/": await needles(5)})
-    found = await tree.agrep("needle", max_count=3)
-    assert [match.path for match in found.matches or ()] == ["/a/f0.txt", "/a/f1.txt", "/b/f0.txt"]
-
-
 # --- visible files ---
 
 
@@ -154,23 +143,6 @@ async def test_a_mount_hides_the_files_of_the_default_backend_at_its_path(tmp_pa
     found = await tree.agrep("needle", max_count=2)
     assert [match.path for match in found.matches or ()] == ["/mount/f0.txt", "/seen.txt"]
     assert (await tree.aread("/mount/hidden.txt")).code == "file_not_found"
-
-
-async def test_hidden_matches_do_not_count_towards_max_count() -> None:
-    inner = await holding(a="needle\n" * 5, z="needle\n")
-    outer = MemoryBackend()
-    for number in range(5):
-        await outer.awrite(f"/m/{number}.txt", "needle\n")
-    await outer.awrite("/z.txt", "needle\n")
-    tree = CompositeBackend(outer, {"/m/": MemoryBackend(), "/x/": inner})
-    found = await tree.agrep("needle", glob="z.txt", max_count=1)
-    assert [match.path for match in found.matches or ()] == ["/x/z.txt"]
-    found = await tree.agrep("needle", max_count=6)
-    assert [(match.path, match.line) for match in found.matches or ()] == [
-        *[("/x/a.txt", line) for line in range(1, 6)],
-        ("/x/z.txt", 1),
-    ]
-    assert found.truncated
 
 
 # --- mounts that raise CancelledError or TimeoutError ---
@@ -232,108 +204,11 @@ async def test_cancelling_the_caller_cancels_its_search() -> None:
                 tasks.cancel_scope.cancel()
 
 
-async def test_a_native_asyncio_cancellation_reaches_the_caller(anyio_backend_name: str) -> None:
-    if anyio_backend_name == "trio":
-        return  # Only asyncio has task.cancel().
-    tree = CompositeBackend(MemoryBackend(), {"/slow/": LatencyBackend(await needles(), 60)})
-    for call in (tree.agrep("needle"), tree.adownload_files(["/slow/a"])):
-        task = asyncio.ensure_future(call)
-        await anyio.sleep(0.05)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-
-async def test_a_timeout_error_raised_by_a_mount_is_reported_as_its_failure() -> None:
-    broken = FaultyBackend(MemoryBackend(), {"grep": TimeoutError(), "glob": TimeoutError()})
-    tree = CompositeBackend(await needles(), {"/broken/": broken})
-    for found in (await tree.agrep("needle"), await tree.aglob("*.txt")):
-        assert found.error == "Error: TimeoutError (in '/broken/')"
-        assert found.code == "timeout"
-
-
-class StrayCommit(FlatBackend):
-    """Its storage raises CancelledError on a write, although nobody cancelled the caller."""
-
-    async def _fetch(self, wanted: Any) -> dict[str, Any]:
-        return {}
-
-    async def _fetch_all(self) -> dict[str, Any]:
-        return {}
-
-    async def _commit(self, changes: Any) -> None:
-        raise asyncio.CancelledError
-
-
-class StraySync(MemoryBackend):
-    """Its sync override of `ls` raises CancelledError, although nobody cancelled the caller."""
-
-    def ls(self, path: str) -> LsResult:
-        raise asyncio.CancelledError
-
-
-@pytest.mark.parametrize(
-    "call", [lambda: StrayCommit().awrite("/a", "x"), lambda: StraySync().als("/")], ids=["a change", "a sync override"]
-)
-async def test_a_stray_cancelled_error_is_raised_and_does_not_hang(call: Callable[[], Awaitable[Any]]) -> None:
-    with anyio.fail_after(10), pytest.raises(asyncio.CancelledError):
-        await call()
-
-
 # --- unreachable storage ---
 
 
 def broken_factory(_: object) -> BackendProtocol:
     raise ValueError("no tenant")
-
-
-def broken_namespace(_: object) -> tuple[str, ...]:
-    raise ValueError("no tenant")
-
-
-class NoStore(InMemoryStore):
-    def batch(self, ops: Any) -> Any:
-        raise ConnectionError("refused")
-
-    async def abatch(self, ops: Any) -> Any:
-        raise BackendError("Error: The store refused")
-
-
-UNREACHABLE: dict[str, Callable[[], BackendProtocol]] = {
-    "factory": lambda: FactoryBackend(broken_factory),
-    "namespace": lambda: StoreBackend(InMemoryStore(), namespace=broken_namespace),
-    "store": lambda: StoreBackend(NoStore(), namespace=("n",)),
-}
-
-
-async def chunks() -> AsyncIterator[bytes]:
-    yield b"x"
-
-
-@pytest.mark.parametrize("wrapped", [HistoryBackend, CompositeBackend])
-@pytest.mark.parametrize("kind", UNREACHABLE)
-async def test_every_operation_reports_an_unreachable_storage(kind: str, wrapped: Any) -> None:
-    backend = wrapped(UNREACHABLE[kind]())
-    assert [each.error for each in await backend.aupload_files([("/a", b"x"), ("/b", b"y")])] == ["backend_error"] * 2
-    assert [each.error for each in await backend.adownload_files(["/a", "/b"])] == ["backend_error"] * 2
-    assert (await backend.aupload_stream("/a", chunks())).error == "backend_error"
-    with pytest.raises(BackendError):
-        [chunk async for chunk in backend.adownload_stream("/a")]
-    for result in (
-        await backend.als("/"),
-        await backend.aread("/a"),
-        await backend.aread_raw("/a"),
-        await backend.awrite("/a", "x"),
-        await backend.aedit("/a", "x", "y"),
-        await backend.aglob("*"),
-        await backend.agrep("x"),
-        await backend.acopy("/a", "/b"),
-    ):
-        assert result.code == "backend_error"
-    # A history refuses a change if it cannot read the content that it has to keep.
-    codes = {"backend_error", "permission_denied"} if wrapped is HistoryBackend else {"backend_error"}
-    for result in (await backend.adelete("/a"), await backend.amove("/a", "/b")):
-        assert result.code in codes
 
 
 async def test_an_unreachable_mount_does_not_hide_other_files() -> None:

@@ -7,7 +7,7 @@ of the replaced text; further ones are spelt like the last one, or like most of 
 
 import re
 from collections.abc import Callable
-from itertools import count, product
+from itertools import count
 
 import pytest
 from hypothesis import given, settings
@@ -17,26 +17,6 @@ from support.counts import few_or_many, telling
 from support.every_backend import Storage, storage
 
 __all__ = ["storage"]
-
-
-REFUSED = [
-    ("file.txt", "", "x", "invalid_content"),
-    ("file.txt", "one", "one", "invalid_content"),
-    ("file.txt", "one", "a\0b", "invalid_content"),
-    ("file.txt", "one", "\ud800", "invalid_content"),
-    ("file.txt", "none", "x", "no_match"),
-    ("file.txt", "o\0e", "x", "no_match"),
-    ("file.txt", "\udc80", "x", "no_match"),
-    ("file.txt", "o", "x", "ambiguous_match"),
-    ("DOC.PDF", "one", "1", "binary_file"),
-]
-
-
-def test_a_refused_edit_changes_nothing(storage: Storage) -> None:
-    for prefix, (name, old, new, code) in product(storage.prefixes, REFUSED):
-        storage.put(f"{prefix}/{name}", b"one\r\ntwo\n")
-        assert storage.backend.edit(f"{prefix}/{name}", old, new).code == code
-        assert storage.peek(f"{prefix}/{name}") == b"one\r\ntwo\n"
 
 
 # --- generated edits ---

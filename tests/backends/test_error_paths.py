@@ -1,12 +1,10 @@
 """Errors of mounts name the paths of the tree, and do not change quoted file contents and patterns."""
 
-import pickle
 from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from deepfs import (
@@ -17,7 +15,7 @@ from deepfs import (
     MemoryBackend,
     PermissionedBackend,
 )
-from deepfs.errors import BackendError, DeepFSError, ErrorCode, NotFoundError, error_about, error_of
+from deepfs.errors import DeepFSError, ErrorCode, NotFoundError, error_about, error_of
 from deepfs.operations import Operation
 from deepfs.policy import AuditedBackend, HistoryBackend, HookedBackend, WrapperBackend
 from deepfs.types import (
@@ -179,17 +177,6 @@ async def test_errors_of_every_code_name_the_paths_of_the_tree() -> None:
         assert (caught.value.code, str(caught.value)) == (code, expected)
 
 
-async def test_a_search_of_all_mounts_names_the_failed_mounts() -> None:
-    for code, raises, operation in product(ErrorCode, [False, True], ["glob", "grep"]):
-        backend = Failing(code, raises=raises)
-        failed = await CALLS[operation](mounted_twice(backend), "/")
-        message = f"{backend.error('/').with_paths(in_tree)} (in '/m/n/') (in '/m/')"
-        assert (operation, raises, failed.code, failed.error) == (operation, raises, code, message)
-        error = error_behind(failed)
-        assert error is not None
-        assert error.code is code
-
-
 class TextOnly(WrapperBackend):
     """Fails with only an error text and code, as a backend of another library does."""
 
@@ -226,34 +213,7 @@ async def test_in_a_foreign_error_text_only_the_path_of_the_call_is_rewritten() 
         assert str(caught.value) == shown
 
 
-# --- the error object behind a result ---
-
-
-async def test_the_error_object_is_not_a_field_of_the_result() -> None:
-    backend = MemoryBackend()
-    failed = await backend.adelete("/none")
-    plain = DeleteResult(failed.error, code=failed.code)
-    assert failed == plain
-    assert repr(failed) == repr(plain)
-    assert msgspec.to_builtins(failed) == msgspec.to_builtins(plain)
-    assert msgspec.json.encode(failed) == msgspec.json.encode(plain)
-    assert msgspec.structs.asdict(failed) == msgspec.structs.asdict(plain)
-    assert error_behind(plain) is None
-    error = error_behind(failed)
-    assert isinstance(error, NotFoundError)
-    assert error.__traceback__ is None
-    assert error.__context__ is None
-
-
 def test_replacing_the_error_text_discards_the_error_object() -> None:
     failed = MemoryBackend().read("/none")
     failed.error = "Error: told otherwise"
     assert error_behind(failed) is None
-    assert error_behind(ReadResult()) is None
-
-
-@pytest.mark.parametrize("error", [NotFoundError("/a"), BackendError("Error: told"), BackendError("/a", "it burns")])
-def test_an_error_survives_pickling_and_copying(error: DeepFSError) -> None:
-    for copied in (pickle.loads(pickle.dumps(error)), error.with_paths(str)):
-        assert type(copied) is type(error)
-        assert (str(copied), copied.path, copied.args) == (str(error), error.path, error.args)

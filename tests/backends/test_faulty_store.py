@@ -9,7 +9,7 @@ import anyio.to_thread
 import hypothesis
 import pytest
 from hypothesis import strategies as st
-from langgraph.store.base import Op, Result, SearchOp
+from langgraph.store.base import Op, Result
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite.aio import AsyncSqliteStore
 
@@ -112,27 +112,6 @@ async def test_incomplete_listings_are_an_error_and_nothing_changes() -> None:
     ):
         assert result.code == "backend_error"
     assert sorted(raw(inner)) == MANY
-
-
-class Growing(FaultyStore):
-    """Another task adds a file before each search, so that no two searches find the same files."""
-
-    turn = 0
-
-    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
-        operations = list(ops)
-        if any(isinstance(operation, SearchOp) for operation in operations):
-            self.turn += 1
-            await self.inner.aput(SPACE, f"/new/{self.turn}", stored(b"text"))
-        return await super().abatch(operations)
-
-
-async def test_a_listing_succeeds_while_others_add_files_all_the_time() -> None:
-    inner, _ = await capped()
-    backend = over(Growing(inner))
-    for _ in range(3):
-        assert [info.path for info in (await backend.als("/dir")).entries or ()] == MANY
-        assert [info.path for info in (await backend.aglob("/dir/*")).matches or ()] == MANY
 
 
 class Malformed(InMemoryStore):

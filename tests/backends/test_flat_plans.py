@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from deepfs.backends.composite import CompositeBackend
-from deepfs.backends.flat import BlockingStorage, InlineStorage, StorageBackend
+from deepfs.backends.flat import InlineStorage, StorageBackend
 from deepfs.backends.wrapper import WrapperBackend
-from deepfs.errors import PermissionDeniedError
 from deepfs.operations import Delete, Edit, Move, Write
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest, SearchRequest
 from deepfs.storage import plans as plans
@@ -162,39 +161,6 @@ def test_a_refused_change_is_planned_again_without_an_event_loop() -> None:
     assert changed.files["/a"][0].content == "theirs b"
 
 
-class Judging(InlineBackend):
-    """Records every change before it is stored, and refuses more bytes than `limit`."""
-
-    limit = 10**9
-
-    def __init__(self) -> None:
-        super().__init__(Tagged())
-        self.seen: list[tuple[str, int]] = []
-
-    def _before_apply(self, changes: Sequence[Change]) -> Sequence[Change]:
-        self.seen += [(change.path, change.size_after) for change in changes]
-        if sum(change.size_after for change in changes) > self.limit:
-            raise PermissionDeniedError("/", "no room is left")
-        return changes
-
-
-def test_every_change_is_judged_with_its_sizes_before_it_is_stored() -> None:
-    backend = Judging()
-    backend.write("/a", "one")
-    backend.edit("/a", "one", "three")
-    backend.copy("/a", "/d/b")
-    backend.move("/d", "/e")
-    backend.upload_files([("/a", b"1"), ("/u", b"22")])
-    backend.delete("/e")
-    moved = [("/e/b", 5), ("/d/b", 0)]
-    assert backend.seen == [("/a", 3), ("/a", 5), ("/d/b", 5), *moved, ("/a", 1), ("/u", 2), ("/e/b", 0)]
-    backend.limit = 10
-    assert backend.write("/big", "x" * 11).code == "permission_denied"
-    uploads = backend.upload_files([("/1", b"x" * 6), ("/2", b"x" * 6)])
-    assert [upload.error for upload in uploads] == ["permission_denied"] * 2
-    assert sorted(backend.storage.files) == ["/a", "/u"]
-
-
 def test_an_error_not_declared_as_a_failure_of_the_storage_is_raised() -> None:
     backend = InlineBackend(Tagged())
     backend.storage.files["/a"] = None  # type: ignore[assignment]
@@ -202,63 +168,28 @@ def test_an_error_not_declared_as_a_failure_of_the_storage_is_raised() -> None:
         backend.read("/a")
 
 
-class BlockingFiles(BlockingStorage):
-    """Tagged files whose methods run in worker threads; every Exception counts as a failure of the driver."""
+def test_a_declared_failure_of_the_storage_is_a_result_that_shows_only_its_type() -> None:
+    class Lost(Tagged):
+        failures = (ConnectionError,)
 
-    failures = (Exception,)
+        def get(self, paths: Sequence[str]) -> TaggedFiles:
+            raise ConnectionError("lost, at an address that nobody needs to know")
 
-    def __init__(self, tagged: Tagged) -> None:
-        self._tagged = tagged
-
-    def stat(self, paths: Sequence[str]) -> Mapping[str, FileStat]:
-        return self._tagged.stat(paths)
-
-    def get(self, paths: Sequence[str]) -> TaggedFiles:
-        return self._tagged.get(paths)
-
-    def list(self, prefix: str, limit: int | None = None) -> Mapping[str, FileStat]:
-        return self._tagged.list(prefix, limit)
-
-    def apply(self, changes: Sequence[Change]) -> None:
-        self._tagged.apply(changes)
-
-
-class BlockingBackend(StorageBackend):
-    def __init__(self, tagged: Tagged) -> None:
-        super().__init__()
-        self.tagged = tagged
-
-    def _storage(self) -> BlockingFiles:
-        return BlockingFiles(self.tagged)
-
-
-@pytest.mark.anyio
-async def test_deepfs_errors_do_not_count_as_failures_of_the_driver() -> None:
-    changed = ChangedByOthers()
-    changed.files["/a"] = file_of(b"a"), 0
-    backend = BlockingBackend(changed)
-    assert (await backend.aedit("/a", "a", "b")).error is None
-    assert (await backend.aread("/none")).code == "file_not_found"
-    assert (await backend.awrite("/a", "c")).code == "already_exists"
+    read = InlineBackend(Lost()).read("/a")
+    assert (read.code, read.error) == ("backend_error", "Error: The storage failed (ConnectionError)")
 
 
 # --- candidates, and several requests at once ---
 
 
 class Finding(Tagged):
-    """Names the files of a search in pages of two; those whose path has `hint` are candidates of any search."""
+    """Every file is a candidate of any search; the listing is as old as `as_of`."""
 
-    hint = ""
-    gives_up_after: str | None = None
     as_of: str | None = None
 
     def find(self, request: SearchRequest, files: FileFilter, after: str | None) -> Page:
-        candidates = [path for path in sorted(self.files) if path > (after or "") and self.hint in path][:2]
-        gives_up = self.gives_up_after is not None and self.gives_up_after in candidates
-        last = candidates[-1] if len(candidates) == 2 else None
-        return Page(
-            self.stat(candidates), last, skipped=1, truncated=gives_up, as_of="now" if request.fresh else self.as_of
-        )
+        as_of = "now" if request.fresh else self.as_of
+        return Page(self.stat(sorted(self.files)), None, skipped=0, truncated=False, as_of=as_of)
 
 
 def finding(*paths: str) -> Finding:

@@ -123,30 +123,6 @@ async def _check_skipped(kind: str, key: Any) -> None:
     assert holding.keys() == {key}
 
 
-async def test_the_root_is_a_directory_even_if_the_storage_has_an_item_there(kind: str) -> None:
-    holding = Holding(kind, {"/": stored(b"x"), "/a/b": stored(b"x")})
-    backend = holding.backend
-    assert (await backend.aread("/")).code == "is_directory"
-    assert (await backend.aread_raw("/")).code == "is_directory"
-    assert [download.error for download in await backend.adownload_files(["/"])] == ["is_directory"]
-    assert (await backend.awrite("/", "x", overwrite=True)).code == "is_directory"
-    assert (await backend.aedit("/", "x", "y")).code == "is_directory"
-    assert [upload.error for upload in await backend.aupload_files([("/", b"y")])] == ["is_directory"]
-    assert (await backend.amove("/a/b", "/", overwrite=True)).code == "is_directory"
-    assert (await backend.acopy("/", "/c")).code == "invalid_path"
-    assert holding.keys() == {"/", "/a/b"}
-
-
-async def test_a_directory_with_only_foreign_keys_does_not_exist(kind: str) -> None:
-    holding = Holding(kind, {key: stored(b"x") for key in ("/dir/../x", "/dir/a/", "/dir//b")})
-    backend = holding.backend
-    assert (await backend.als("/dir")).code == "file_not_found"
-    assert (await backend.adelete("/dir")).code == "file_not_found"
-    assert (await backend.amove("/dir", "/to")).code == "file_not_found"
-    assert (await backend.awrite("/dir", "a file")).ok
-    assert (await backend.aread("/dir")).ok
-
-
 async def test_operations_on_values_that_are_not_files_give_results() -> None:
     for value in NO_FILES.values():
         await _check_results(value)
@@ -173,20 +149,3 @@ async def _check_results(value: Any) -> None:
         assert (await backend.adelete(directory)).ok
     await backend.adelete("/copied")
     assert holding.keys() == set()
-
-
-async def test_values_that_are_not_files_can_be_overwritten() -> None:
-    values = [{}, {"content": 7}, {"content": "=", "encoding": "base64"}, {"content": "x", "encoding": 1}, {}]
-    holding = Holding("store", dict(zip(("/write", "/upload", "/copy", "/move", "/match"), values, strict=True)))
-    backend = holding.backend
-    assert (await backend.awrite("/write", "new")).code == "already_exists"
-    assert (await backend.awrite("/match", "new", if_match="0")).code == "conflict"
-    assert (await backend.aedit("/match", "old", "new", if_match="0")).code in ("conflict", "invalid_content")
-    assert (await backend.awrite("/write", "new", overwrite=True)).ok
-    assert (await backend.aupload_files([("/upload", b"new")]))[0].error is None
-    assert (await backend.acopy("/write", "/copy")).code == "already_exists"
-    assert (await backend.acopy("/write", "/copy", overwrite=True)).ok
-    assert (await backend.awrite("/from", "new")).ok
-    assert (await backend.amove("/from", "/move", overwrite=True)).ok
-    for path in ("/write", "/upload", "/copy", "/move"):
-        assert (await backend.aread(path)).unwrap().content == "new"

@@ -133,7 +133,7 @@ def archive(memory: Any) -> FsspecBackend:
     return FsspecBackend("zip::memory://files.zip")
 
 
-def test_an_archive_is_read(archive: FsspecBackend) -> None:
+def test_an_archive_is_read_and_not_changed(archive: FsspecBackend) -> None:
     assert _paths(archive.ls("/")) == ["/docs/"]
     assert _paths(archive.ls("/docs")) == ["/docs/a.txt", "/docs/deep/"]
     assert assert_ok(archive.read("/docs/a.txt")).total_lines == 2
@@ -142,6 +142,11 @@ def test_an_archive_is_read(archive: FsspecBackend) -> None:
     assert archive.download_files(["/docs/deep/b.bin"])[0].content == b"\xff\0"
     assert_failed(archive.read("/docs"), ErrorCode.IS_DIRECTORY)
     assert_failed(archive.ls("/empty"), ErrorCode.FILE_NOT_FOUND)
+    assert_failed(archive.write("/new.txt", "x"), ErrorCode.PERMISSION_DENIED)
+    assert_failed(archive.edit("/docs/a.txt", "one", "two"), ErrorCode.PERMISSION_DENIED)
+    assert_failed(archive.delete("/docs"), ErrorCode.PERMISSION_DENIED)
+    archive.close()
+    assert _paths(archive.ls("/")) == ["/docs/"]
 
 
 # --- directories that the filesystem keeps ---------------------------------------------------------------------------
@@ -217,16 +222,6 @@ def test_links_are_hidden_and_not_followed(link: dict[str, Any]) -> None:
     assert filesystem.keys["link.txt"][0] == b"one\n"
 
 
-def test_sizes_and_times_of_other_types_are_unknown() -> None:
-    sizes = (-1, "4", None, 4.0, [], 10**30, True)
-    times = ("no time", -1e300, 1e300, [], "2026-13-99", (1, 2), float("nan"))
-    for size, time in zip(sizes, times, strict=True):
-        info = {"name": "a.txt", "type": "file", "size": size, "mtime": time, "ETag": ["no", "text"]}
-        [entry] = assert_ok(FsspecBackend(Answering(ls=[info])).ls("/")).entries
-        assert entry.modified_at is None
-        assert entry.size in (None, 10**30, True)
-
-
 CODES: Final = {code.value for code in ErrorCode}
 
 
@@ -254,16 +249,10 @@ def _check_results(method: str, error: BaseException) -> None:
     backend = FsspecBackend(Answering(**{method: error}), retries=HASTY)
     codes = set()
     for result in (
-        backend.ls("/"),
-        backend.read("/a.txt"),
-        backend.write("/b.txt", "x"),
-        backend.write("/a.txt", "x", overwrite=True),
-        backend.edit("/a.txt", "one", "two"),
-        backend.glob("*"),
-        backend.grep("one"),
-        backend.move("/a.txt", "/c.txt"),
-        backend.delete("/a.txt"),
-    ):
+        backend.ls("/"), backend.read("/a.txt"), backend.write("/b.txt", "x"),
+        backend.write("/a.txt", "x", overwrite=True), backend.edit("/a.txt", "one", "two"), backend.glob("*"),
+        backend.grep("one"), backend.move("/a.txt", "/c.txt"), backend.delete("/a.txt"),
+    ):  # fmt: skip
         codes.add(result.code)
         assert "hunter2" not in str(result.error)
         assert result.code is None or result.code.value in CODES
@@ -277,6 +266,16 @@ def test_an_answer_of_another_type_is_an_error() -> None:
     for method, answer in product(("info", "ls", "cat_file"), (None, 7, "text", {1, 2}, iter(()))):
         backend = FsspecBackend(Answering(**{method: answer}))
         assert_failed(backend.ls("/") if method == "ls" else backend.read("/a.txt"), ErrorCode.BACKEND_ERROR)
+
+
+def test_sizes_and_times_of_other_types_are_unknown() -> None:
+    sizes = (-1, "4", None, 4.0, [], 10**30, True)
+    times = ("no time", -1e300, 1e300, [], "2026-13-99", (1, 2), float("nan"))
+    for size, time in zip(sizes, times, strict=True):
+        info = {"name": "a.txt", "type": "file", "size": size, "mtime": time, "ETag": ["no", "text"]}
+        [entry] = assert_ok(FsspecBackend(Answering(ls=[info])).ls("/")).entries
+        assert entry.modified_at is None
+        assert entry.size in (None, 10**30, True)
 
 
 EXPECTED: Final = [
@@ -305,9 +304,6 @@ def test_secrets_are_not_shown() -> None:
     result = backend.read("/a")
     assert not result.ok
     assert "hunter2" not in f"{backend!r} {result!r} {backend._source!r} {backend._scope()!r}"
-
-
-# --- one directory that cannot be listed -----------------------------------------------------------------------------
 
 
 class Private(AsyncMemory):
@@ -556,6 +552,22 @@ def test_no_reader_sees_half_a_file() -> None:
     assert backend.read("/a.txt").file_data.content == "second\n"  # type: ignore[union-attr]
 
 
+def test_a_blocking_read_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = FsspecBackend(Streaming(), retries=HASTY)
+    assert backend.write("/a.txt", "first\n").ok
+    failures = [ConnectionResetError(), ConnectionResetError()]
+    read = Streaming.cat_file
+
+    def flaky(filesystem: Streaming, path: str, **options: Any) -> bytes:
+        if failures:
+            raise failures.pop()
+        return read(filesystem, path, **options)
+
+    monkeypatch.setattr(Streaming, "cat_file", flaky)
+    assert backend.read("/a.txt").ok
+    assert not failures
+
+
 def test_temporary_files_of_others_are_hidden() -> None:
     filesystem = Streaming()
     filesystem.store.clear()
@@ -663,6 +675,3 @@ def test_a_forked_child_has_filesystems_of_its_own() -> None:
     with started(FORKS) as process:
         lines = process.communicate(timeout=60)[0].splitlines()
     assert sorted(lines) == ["child [True, True] backend_error", "parent [True, True] None"]
-
-
-# --- what is asked of a filesystem -----------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ The whole suite runs over an async filesystem in memory; over a server it would 
 import gc
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
-from urllib.parse import urlsplit
 
 import anyio.to_thread
 import pytest
@@ -15,8 +14,10 @@ from fsspec import get_filesystem_class
 from deepfs.backends.fsspec import FsspecBackend
 from deepfs.errors import ErrorCode
 from deepfs.testing.suite import assert_failed, assert_ok
-from support.http_proxy import Fault, HttpProxy, Request, running_proxy
+from support.http_proxy import Fault, HttpProxy, Request, one_proxy, proxy
 from support.object_stores import BUCKET, S3Server
+
+__all__ = ["one_proxy", "proxy"]
 
 pytestmark = pytest.mark.anyio
 
@@ -107,12 +108,6 @@ async def test_a_change_between_check_and_store_is_refused_by_the_server(
         assert (await backend.adownload_files(["/new.txt"]))[0].content == b"theirs\n"
 
 
-@pytest.fixture
-def proxy(s3_server: S3Server) -> Iterator[HttpProxy]:
-    with running_proxy(urlsplit(s3_server.url).port or 0) as proxy:
-        yield proxy
-
-
 async def test_a_change_whose_answer_is_lost_is_made_once_and_reported(objects: _Objects, proxy: HttpProxy) -> None:
     """The client sends it again by itself, and the second one is refused since the first was made."""
     lost: list[Request] = []
@@ -135,25 +130,6 @@ async def test_a_change_whose_answer_is_lost_is_made_once_and_reported(objects: 
         assert lost
         assert (await backend.adownload_files(["/b.txt"]))[0].content == b"x|"
         assert [info.path for info in (await backend.aglob("**")).matches or ()] == ["/b.txt"]
-
-
-async def test_the_same_edit_of_two_clients_is_made_twice(
-    objects: _Objects, backend: FsspecBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What the other one stored is not taken for what this one was to store."""
-    await objects.put("a.txt", b"|")
-    assert (await backend.aread("/a.txt")).ok
-    filesystem = backend._source.calls.filesystem  # type: ignore[union-attr]
-    pipe, races = filesystem._pipe_file, [b"x|"]
-
-    async def late(path: str, value: bytes, **options: Any) -> None:
-        if races:
-            objects.store.put(path.removeprefix(f"{BUCKET}/"), races.pop())
-        await pipe(path, value, **options)
-
-    monkeypatch.setattr(filesystem, "_pipe_file", late)
-    assert_ok(await backend.aedit("/a.txt", "|", "x|"))
-    assert (await backend.adownload_files(["/a.txt"]))[0].content == b"xx|"
 
 
 async def test_tags_are_sent_in_the_form_that_the_store_compares(ceph_server: S3Server) -> None:

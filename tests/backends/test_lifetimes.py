@@ -10,13 +10,12 @@ import anyio.to_thread
 import pytest
 from langgraph.store.memory import InMemoryStore
 
-from deepfs import BackendProtocol, CompositeBackend, FilesystemPermission, MemoryBackend, StateBackend, StoreBackend
+from deepfs import BackendProtocol, CompositeBackend, MemoryBackend, StateBackend, StoreBackend
 from deepfs.backends.protocol import Capabilities
 from deepfs.compat.adapters import adapt_backend_protocol
-from deepfs.errors import BackendError, InvalidPathError, NotSupportedError, PermissionDeniedError
+from deepfs.errors import BackendError, NotSupportedError
 from deepfs.policy import (
     AuditedBackend,
-    AuditRecord,
     HistoryBackend,
     HookedBackend,
     PermissionedBackend,
@@ -145,12 +144,6 @@ async def test_operations_on_a_closed_sandbox_fail_and_say_that_it_is_closed() -
     assert not await anyio.to_thread.run_sync(os.path.exists, box._given_root)
 
 
-async def test_a_workspace_passed_in_is_not_deleted(tmp_path: Any) -> None:
-    async with BubblewrapSandbox(tmp_path) as box:
-        assert (await box.awrite("/a.txt", "x")).ok
-    assert (await box.aread("/a.txt")).ok
-
-
 async def test_a_workspace_created_by_a_stream_is_private() -> None:
     async def chunks() -> AsyncGenerator[bytes, None]:
         yield b"x"
@@ -218,42 +211,3 @@ async def test_a_mount_that_tells_of_no_changes_makes_the_paths_above_it_unsuppo
     assert set(await watched(tree, "/m", 6)) == {
         "/m/a", "/m/b", "/m/secret", "/m/n/a", "/m/n/b", "/m/n/secret",
     }  # fmt: skip
-
-
-async def test_policies_apply_to_watching() -> None:
-    rules = [FilesystemPermission(["read"], ["/**/secret", "/hidden/**"], "deny")]
-    log: list[AuditRecord] = []
-    ruled = AuditedBackend(PermissionedBackend(Watching(), rules), log.append)
-    assert await watched(ruled, "/", 2) == ["/a", "/b"]
-    for path, error in {"/hidden/x": PermissionDeniedError, "/../x": InvalidPathError}.items():
-        with pytest.raises(error):
-            await watched(ruled, path, 1)
-    assert {entry.operation for entry in log} == {"watch"}
-
-    def refuse(call: Any) -> None:
-        raise PermissionDeniedError(*call.paths)
-
-    with pytest.raises(PermissionDeniedError):
-        await watched(HookedBackend(Watching(), [refuse]), "/", 1)
-
-
-# --- the capability to delete ---
-
-
-def test_the_deletes_capability_follows_from_the_delete_method() -> None:
-    class Reads(BackendProtocol):
-        capabilities = Capabilities(durable=True)
-
-    class Deletes(Reads):
-        def delete(self, path: str, **options: Any) -> Any:
-            return None
-
-    class Declares(Deletes):
-        capabilities = Capabilities(deletes=False)
-
-    assert [kind.capabilities.deletes for kind in (Reads, Deletes, Declares)] == [False, True, False]
-    assert Deletes.capabilities.durable
-    assert MemoryBackend.capabilities.deletes
-    assert WrapperBackend(MemoryBackend()).capabilities.deletes
-    assert not ReadOnlyBackend(MemoryBackend()).capabilities.deletes
-    assert not WrapperBackend(adapt_backend_protocol(DuckS3({}))).capabilities.deletes

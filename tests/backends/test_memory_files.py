@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from langgraph.graph import START, StateGraph
 
-from deepfs import FilesystemState, MemoryBackend, StateBackend
+from deepfs import MemoryBackend
 from deepfs.types import FileDataV1, FileDataV2
 
 CREATED, MODIFIED = "2024-01-02T03:04:05.000006+00:00", "2025-01-02T03:04:05.000006+00:00"
@@ -48,15 +47,6 @@ def test_every_form_of_a_file_is_taken_with_its_times() -> None:
     assert files.read_raw("/text").unwrap().created_at is not None
 
 
-def test_the_given_files_are_copied() -> None:
-    given = dict(GIVEN)
-    files = MemoryBackend(files=given)
-    files.write("/v2.txt", "changed", overwrite=True).unwrap()
-    files.delete("/dir").unwrap()
-    assert given == GIVEN
-    assert contents(MemoryBackend(files=given)) == CONTENTS
-
-
 WRONG: list[tuple[Any, type[Exception], str]] = [
     (["/a"], TypeError, "files must be a mapping of paths to files, not list"),
     ({1: "x"}, TypeError, "the paths of files must be strings, not int"),
@@ -94,30 +84,3 @@ def test_files_are_given_back_as_plain_data() -> None:
     assert contents(again) == CONTENTS
     exported["/v2.txt"]["content"] = "changed"
     assert contents(files) == CONTENTS
-
-
-async def run(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The files after a run of a graph that begins with `given`."""
-
-    async def node(state: FilesystemState) -> None:
-        files = StateBackend()
-        (await files.aedit("/notes.md", "- read\n", "- write\n")).unwrap()
-        (await files.aupload_files([("/raw.bin", b"\x00\xff")]))[0].unwrap()
-
-    graph = StateGraph(FilesystemState)
-    graph.add_node(node)
-    graph.add_edge(START, "node")
-    result = await graph.compile().ainvoke({"files": given})
-    return result["files"]  # type: ignore[no-any-return]
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # LangGraph runs on asyncio only.
-async def test_files_go_into_a_graph_and_come_out_of_it() -> None:
-    before = MemoryBackend(files={"/notes.md": {"content": "- read\n", "encoding": "utf-8", **TIMES}})
-    result = await run(before.to_files())
-    after = MemoryBackend(files=result)
-    assert contents(after) == {"/notes.md": b"- write\n", "/raw.bin": b"\x00\xff"}
-    assert after.to_files() == dict(sorted(result.items()))
-    assert after.read_raw("/notes.md").unwrap().created_at == CREATED
-    assert contents(before) == {"/notes.md": b"- read\n"}

@@ -1,6 +1,5 @@
 """Classes that answer with what the protocol of deepagents has, and no more: what is absent is not known."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,15 +7,10 @@ from langchain_core.tools import ToolException
 
 from deepfs import (
     BackendProtocol,
-    CompositeBackend,
-    FilesystemPermission,
-    MemoryBackend,
-    PermissionedBackend,
     SandboxBackendProtocol,
 )
-from deepfs.backends.wrapper import WrapperBackend
+from deepfs.errors import NotSupportedError
 from deepfs.middleware.tools import ToolLimits, file_tools
-from deepfs.operations import Operation
 from deepfs.types import (
     DeleteResult,
     EditResult,
@@ -96,30 +90,6 @@ class Native(BackendProtocol):
         return Minimal.glob.__wrapped__(self.same, pattern, path)  # type: ignore[attr-defined]
 
 
-class Redacting(MemoryBackend):
-    """A subclass that leaves words out of what is read."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.upload_files([("/a.md", TEXT.encode()), ("/empty.md", b"")])
-
-    async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
-        read = await super().aread(path, offset, limit)
-        if read.file_data is None:
-            return read
-        return ReadResult(file_data={"content": read.file_data.content.replace("two", "***")})  # type: ignore[arg-type]
-
-
-class Replacing(WrapperBackend):
-    """A layer whose `dispatch` gives another result of a read."""
-
-    async def run(self, operation: Operation) -> Any:
-        done = await super().run(operation)
-        if operation.name == "read" and done.ok:
-            return ReadResult(file_data=done.file_data)
-        return done
-
-
 async def shown(backend: BackendProtocol, name: str, **given: Any) -> Any:
     """What a model is shown for a call of a tool."""
     [tool] = [each for each in file_tools(backend, ToolLimits()) if each.name == name]
@@ -127,34 +97,6 @@ async def shown(backend: BackendProtocol, name: str, **given: Any) -> Any:
         return (await tool.call(**dict(tool.arguments(**given)))).content
     except ToolException as error:
         return str(error)
-
-
-REDACTING = Redacting()
-
-ALL: list[Callable[[], BackendProtocol]] = [
-    Minimal,
-    Native,
-    lambda: REDACTING,
-    lambda: Replacing(REDACTING),
-    lambda: WrapperBackend(Minimal()),
-    lambda: PermissionedBackend(Native(), [FilesystemPermission(["write"], ["/x"], mode="deny")]),
-]
-
-
-@pytest.mark.parametrize("make", ALL, ids=[str(place) for place in range(len(ALL))])
-async def test_a_read_says_where_its_lines_stand(make: Callable[[], BackendProtocol]) -> None:
-    for backend, path in ((make(), "/a.md"), (CompositeBackend(MemoryBackend(), {"/m/": make()}), "/m/a.md")):
-        whole = await backend.aread(path)
-        assert (whole.start_line, whole.end_line, whole.next_offset) == (1, 4, None)
-        part = await backend.aread(path, 1, 2)
-        assert (part.start_line, part.end_line, part.next_offset) == (2, 3, 3)
-        assert await shown(backend, "read_file", file_path=path, offset=3) == "4\tfour"
-        assert "is empty" in await shown(backend, "read_file", file_path=path.replace("a.md", "empty.md"))
-
-
-async def test_a_read_past_the_end_does_not_say_that_the_file_is_empty() -> None:
-    text = await shown(Minimal(), "read_file", file_path="/a.md", offset=9)
-    assert text == "[/a.md has no lines from offset=9 on]"
 
 
 async def test_neither_content_nor_error_is_an_error() -> None:
@@ -190,26 +132,8 @@ async def test_listings_by_prefix_are_folded_to_children(make: type[BackendProto
     assert (await backend.als("/docs")).entries == [{"path": "/docs/b.md"}]
     assert (await backend.als("/doc")).entries == []
     assert (await backend.als("/a.md")).code == "not_a_directory"
-
-
-async def test_matches_have_absolute_paths_and_no_line_ends() -> None:
-    found = await Minimal().agrep("two")
-    assert found.matches == [
-        {"path": "/a.md", "line": 2, "text": "two"},
-        {"path": "/docs/b.md", "line": 1, "text": "two"},
-    ]
-    assert [info.path for info in (await Minimal().aglob("*")).matches or ()] == ["/a.md", "/docs/b.md", "/empty.md"]
-
-
-async def test_changes_name_their_path_and_errors_have_codes() -> None:
-    backend = Minimal()
-    assert (await backend.awrite("/new.md", "x")).unwrap() == "/new.md"
-    edited = await backend.aedit("/new.md", "x", "y")
-    assert (edited.unwrap(), edited.occurrences) == ("/new.md", 1)
-    assert (await backend.aedit("/new.md", "y", "z", replace_all=True)).occurrences is None
-    assert (await backend.adelete("/new.md")).unwrap() == "/new.md"
-    assert (await backend.aread("/new.md")).code == "file_not_found"
-    assert (await backend.aedit("/a.md", "none", "z")).code == "no_match"
+    with pytest.raises(NotSupportedError):
+        await Native().alist_tree("/", deleting=True)
 
 
 async def test_a_listing_without_end_is_an_error() -> None:

@@ -3,22 +3,18 @@
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
-from deepfs.backends.flat import StorageBackend
 from deepfs.backends.memory import MemoryBackend
+from deepfs.backends.object_store import ObjectStoreBackend
 from deepfs.backends.object_store.index import Objects
-from deepfs.backends.postgres import PostgresBackend
 from deepfs.backends.sqlite import SqliteBackend
-from deepfs.errors import BackendError
+from deepfs.errors import BackendError, NotSupportedError
 from deepfs.search.request import GrepRequest
 from deepfs.testing.suite import assert_ok, lines_of
 from deepfs.types import FileDataV2
-from support.http_proxy import HttpProxy, running_proxy
 from support.indexed_bucket import MAX_BYTES, BucketBackend
-from support.object_stores import S3Server
 
 pytestmark = pytest.mark.anyio
 
@@ -117,59 +113,11 @@ async def test_a_change_during_a_listing_is_not_undone_by_it(backend: BucketBack
     assert [path for path, _ in lines_of(found)] == ["/a.txt", "/d/c.py", "/z/late.txt"]
 
 
+async def test_only_a_backend_with_an_index_refreshes_it() -> None:
+    with pytest.raises(NotSupportedError):
+        await ObjectStoreBackend("memory://").arefresh_index()
+
+
 def test_an_index_needs_a_backend_that_finds() -> None:
     with pytest.raises(ValueError, match="Postgres or SQLite"):
         BucketBackend(MemoryBackend())
-
-
-# --- beside S3 ---
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def index(request: pytest.FixtureRequest, tmp_path: Path) -> StorageBackend:
-    if request.param == "sqlite":
-        return SqliteBackend(tmp_path / "index.db", "index")
-    return PostgresBackend(request.getfixturevalue("postgres_dsn"), "index")
-
-
-@pytest.fixture(scope="module")
-def one_proxy(s3_server: S3Server) -> Iterator[HttpProxy]:
-    with running_proxy(urlsplit(s3_server.url).port or 0) as proxy:
-        yield proxy
-
-
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_a_search_of_a_bucket_fetches_candidates_only(
-    s3_server: S3Server, one_proxy: HttpProxy, index: StorageBackend
-) -> None:
-    prefix = s3_server.prefix()
-    files = [(f"/d{number % 7}/f{number:03}.txt", f"line\nmark-{number:03}-x\n".encode()) for number in range(150)]
-    backend = s3_server.backend(prefix, endpoint_url=one_proxy.url, index=index)
-    plain = s3_server.backend(prefix)
-    assert all(response.error is None for response in await plain.aupload_files(files))
-    assert_ok(await backend.awrite("/first.txt", "the first change checks the conditions of the store"))
-    first = assert_ok(await backend.agrep("mark-077-x"))
-    assert lines_of(first) == [("/d0/f077.txt", 2)]
-
-    one_proxy.methods()
-    assert assert_ok(await backend.agrep("mark-077-x")).matches == first.matches
-    assert one_proxy.methods() == ["GET"], "one candidate"
-    assert len(assert_ok(await backend.agrep(r"mark-0[45]\d-x", regex=True)).matches or []) == 20
-    assert assert_ok(await backend.agrep("no such mark")).matches == []
-    assert len(assert_ok(await backend.aglob("f03*.txt")).matches or []) == 10
-    one_proxy.methods()
-
-    assert_ok(await backend.aedit("/d0/f077.txt", "mark-077-x", "mark-changed-x"))
-    assert one_proxy.methods() == ["GET", "PUT"]
-    assert lines_of(assert_ok(await backend.agrep("mark-changed"))) == [("/d0/f077.txt", 2)]
-    assert_ok(await plain.awrite("/d0/by-another.txt", "mark-changed"))
-    assert_ok(await plain.adelete("/d1/f001.txt"))
-    assert lines_of(assert_ok(await backend.agrep("mark-changed"))) == [("/d0/f077.txt", 2)]
-    assert assert_ok(await backend.agrep("mark-001-x")).matches == [], "it is not there any more"
-    as_of = await backend.arefresh_index()
-    found = assert_ok(await backend.agrep("mark-changed"))
-    assert (lines_of(found), found.as_of) == ([("/d0/by-another.txt", 1), ("/d0/f077.txt", 2)], as_of)
-    for query in ("mark-1", "line", "x", "e\nm"):
-        expected = await plain.agrep(query)
-        assert (await backend.agrep(query)).matches == expected.matches, query
-    await index.aclose()

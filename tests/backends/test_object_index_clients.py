@@ -200,6 +200,16 @@ async def test_a_stream_is_found_by_all_clients_of_the_index(s3_server: S3Server
     await index.aclose()
 
 
+async def test_changes_of_a_bucket_are_found_by_its_index(s3_server: S3Server, database: SqliteBackend) -> None:
+    backend = s3_server.backend(s3_server.prefix(), index=database)
+    assert await paths_with(backend, "needle") == []
+    assert_ok(await backend.awrite("/a.txt", "a needle\n"))
+    assert_ok(await backend.awrite("/b.txt", "no such thing\n"))
+    assert_ok(await backend.aedit("/b.txt", "no such thing", "another needle"))
+    assert_ok(await backend.amove("/a.txt", "/d/a.txt"))
+    assert await paths_with(backend, "needle") == ["/b.txt", "/d/a.txt"]
+
+
 async def test_an_object_that_shrinks_after_it_was_listed_is_found(backend: BucketBackend) -> None:
     bucket = backend.bucket
     bucket.put("/log.txt", b"x" * (MAX_BYTES + 1))

@@ -4,7 +4,6 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 import anyio
@@ -19,26 +18,16 @@ from deepfs.errors import ErrorCode, IsDirectoryError, NotSupportedError
 from deepfs.storage.retries import RetryPolicy
 from deepfs.testing.suite import gather
 from deepfs.text.entries import Relation, relation
-from support.http_proxy import Fault, HttpProxy, Request, running_proxy
+from support.http_proxy import Fault, HttpProxy, Request, one_proxy, proxy
 from support.object_server import ObjectServer, running_object_server
 from support.object_stores import BUCKET, S3Server
 from support.processes import started
 
+__all__ = ["one_proxy", "proxy"]
+
 pytestmark = pytest.mark.anyio
 
 MB = 1024 * 1024
-
-
-@pytest.fixture(scope="module")
-def one_proxy(s3_server: S3Server) -> Iterator[HttpProxy]:
-    with running_proxy(urlsplit(s3_server.url).port or 0) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def proxy(one_proxy: HttpProxy) -> HttpProxy:
-    one_proxy.without, one_proxy.fault, one_proxy.requests, one_proxy.sent = (), lambda request: None, [], 0
-    return one_proxy
 
 
 @pytest.fixture
@@ -122,12 +111,6 @@ async def test_errors_show_neither_addresses_nor_secrets(s3_server: S3Server, ca
     assert "a-secret-key" not in shown + repr([vars(backend), vars(backend._client), vars(backend._keys)])
 
 
-async def test_a_missing_bucket_is_a_failure(s3_server: S3Server) -> None:
-    backend = S3Backend("no-such-bucket", endpoint_url=s3_server.url, **s3_server.options())
-    for result in (await backend.aread("/a"), await backend.als("/"), await backend.awrite("/a", "x")):
-        assert (result.code, result.error) == ("backend_error", "Error: The object store failed (404)")
-
-
 async def test_prefixes_that_overlap_are_one_place(s3_server: S3Server, prefix: str) -> None:
     outer, inner = s3_server.backend(prefix), ObjectStoreBackend(s3_server.store(), f"{prefix}/in")
     same = await outer.astorage_place("/in/a"), await inner.astorage_place("/a")
@@ -140,18 +123,6 @@ async def test_prefixes_that_overlap_are_one_place(s3_server: S3Server, prefix: 
     assert scope.cancelled_caught
     assert (await inner.awrite("/a", "x")).ok
     assert (await outer.aread("/in/a")).ok
-
-
-async def test_a_store_with_a_prefix_is_the_same_place(s3_server: S3Server, prefix: str) -> None:
-    from obstore.store import S3Store
-
-    options = {"client_options": {"allow_http": True}, **s3_server.options()}
-    given = S3Store(BUCKET, prefix=f"{prefix}/in", endpoint=s3_server.url, **options)
-    inner, outer = ObjectStoreBackend(given, "deep"), s3_server.backend(prefix)
-    same = await outer.astorage_place("/in/deep/a"), await inner.astorage_place("/a")
-    assert relation(*same) is Relation.SAME
-    assert (await inner.awrite("/a", "x")).ok
-    assert (await outer.aread("/in/deep/a")).ok
 
 
 # --- keys and metadata -----------------------------------------------------------------------------------------------
@@ -223,37 +194,6 @@ async def test_a_key_that_is_too_long_is_refused_before_anything_is_sent(backend
     assert not any(request.target.endswith("-long") for request in proxy.requests)
 
 
-async def test_type_and_creation_are_metadata_that_later_writes_keep(
-    backend: S3Backend, store: Any, prefix: str
-) -> None:
-    assert (await backend.awrite("/page.html", "<p>")).ok
-    created = (await backend.aread_raw("/page.html")).data
-    assert created is not None
-    await anyio.sleep(1.1)
-    assert (await backend.aedit("/page.html", "<p>", "<b>")).ok
-    assert (await backend.awrite("/page.html", "<i>", overwrite=True)).ok
-    [upload] = await backend.aupload_files([("/page.html", b"<u>")])
-    assert upload.error is None
-    edited = (await backend.aread_raw("/page.html")).data
-    assert edited is not None
-    assert edited.created_at == created.created_at
-    assert str(edited.modified_at) > str(created.modified_at)
-    [info] = (await backend.als("/")).entries or []
-    assert info.modified_at == edited.modified_at
-    got = await anyio.to_thread.run_sync(lambda: store.get(f"{prefix}/page.html"))
-    assert got.attributes["Content-Type"] == "text/html"
-
-
-async def test_objects_of_others_need_no_metadata(backend: S3Backend, store: Any, prefix: str) -> None:
-    await put(store, f"{prefix}/a.txt", b"theirs\n")
-    read = (await backend.aread_raw("/a.txt")).data
-    assert read is not None
-    assert read.created_at == read.modified_at
-    assert (await backend.aedit("/a.txt", "theirs", "ours")).ok
-    await put(store, f"{prefix}/a.txt", b"theirs\n", attributes={"deepfscreated": "no time", "deepfschanges": "..,,"})
-    assert (await backend.aedit("/a.txt", "theirs", "ours")).ok
-
-
 ATTRIBUTES = {
     "Content-Type": "text/html; charset=utf-8",
     "Cache-Control": "max-age=60",
@@ -308,17 +248,6 @@ async def test_a_store_that_ignores_conditions_is_refused(
     assert (await unsafe.awrite("/a", "x")).ok
     assert (await unsafe.aedit("/a", "x", "y")).ok
     assert (await unsafe.awrite("/a", "x")).code == ErrorCode.ALREADY_EXISTS
-
-
-async def test_conditions_are_tried_once(s3_server: S3Server, proxy: HttpProxy, store: Any, prefix: str) -> None:
-    object_store._bare_tags.clear()
-    for number in range(2):
-        backend = s3_server.backend(prefix, endpoint_url=proxy.url)
-        assert (await backend.awrite(f"/{number}", "x")).ok
-        puts = [request for request in proxy.requests if request.method == "PUT"]
-        proxy.requests = []
-        assert len(puts) == (5 if number == 0 else 1)
-    assert await keys(store, prefix) == [f"{prefix}/0", f"{prefix}/1"]
 
 
 async def test_tags_are_sent_in_the_form_that_the_store_compares(object_server: ObjectServer) -> None:

@@ -34,23 +34,6 @@ class TestCeph(RawObjects, WritingConformance, ConcurrencyConformance):
         return self.server.backend(self.prefix)
 
 
-async def test_files_are_listed_searched_moved_copied_and_deleted(ceph_server: S3Server) -> None:
-    backend, data = ceph_server.backend(ceph_server.prefix()), bytes(range(256)) * 100
-    names = ["/a b/+%41.txt", "/a b/é#?.txt"]
-    assert [
-        each.error for each in await backend.aupload_files([*((name, b"x\n") for name in names), ("/d", data)])
-    ] == ([None] * 3)
-    assert [info.path for info in (await backend.als("/")).unwrap()] == ["/a b/", "/d"]
-    assert [found.path for found in (await backend.aglob("**/*.txt")).unwrap()] == names
-    assert [found.path for found in (await backend.agrep("x")).unwrap()] == names
-    assert (await backend.acopy("/a b", "/c")).ok
-    assert (await backend.amove("/a b", "/e")).ok
-    assert (await backend.adelete("/c")).ok
-    assert [info.path for info in (await backend.als("/")).unwrap()] == ["/d", "/e/"]
-    [there, gone] = await backend.adownload_files(["/d", "/c/+%41.txt"])
-    assert (there.content, gone.error) == (data, "file_not_found")
-
-
 async def test_the_form_of_a_tag_is_found_out_by_many_changes_at_once(ceph_server: S3Server) -> None:
     object_store._bare_tags.clear()
     backend = ceph_server.backend(ceph_server.prefix())
@@ -58,20 +41,3 @@ async def test_the_form_of_a_tag_is_found_out_by_many_changes_at_once(ceph_serve
     edited = await gather([partial(backend.aedit, f"/{n}", "x", "y") for n in range(10)])
     assert [each.error for each in (*created, *edited) if not each.ok] == []
     assert [info.path for info in (await backend.als("/")).entries or ()] == [f"/{n}" for n in range(10)]
-
-
-async def test_edits_of_several_clients_are_made_once_each(ceph_server: S3Server) -> None:
-    prefix, count = ceph_server.prefix(), 40
-    backends = [ceph_server.backend(prefix) for _ in range(4)]
-    text = "".join(f"<{n}>\n" for n in range(count))
-    assert (await backends[0].awrite("/log", text)).ok
-    edits = [partial(backends[n % 4].aedit, "/log", f"<{n}>", f"({n})") for n in range(count)]
-    assert [result.error for result in await gather(edits) if not result.ok] == []
-    assert (await backends[1].aread("/log")).unwrap().content == text.replace("<", "(").replace(">", ")")
-
-
-async def test_one_of_several_creates_is_made(ceph_server: S3Server) -> None:
-    prefix = ceph_server.prefix()
-    backends = [ceph_server.backend(prefix) for _ in range(8)]
-    results = await gather([partial(backend.awrite, "/new", str(n)) for n, backend in enumerate(backends)])
-    assert sorted(str(result.code) for result in results) == ["None", *["already_exists"] * 7]

@@ -1,7 +1,6 @@
 """Subclasses that override operations, sync or async: an override runs exactly once for every kind of caller."""
 
 import asyncio
-import threading
 from collections.abc import Awaitable, Callable
 from itertools import cycle, product
 from pathlib import Path
@@ -25,7 +24,6 @@ from deepfs import (
 )
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import ErrorCode, InvalidPatternError, PermissionDeniedError
-from deepfs.sync import is_inline
 from deepfs.testing import LatencyBackend
 from deepfs.types import DeleteResult, EditResult, FileInfo, GlobResult, GrepResult, LsResult, ReadResult, WriteResult
 
@@ -185,77 +183,6 @@ def test_an_override_runs_once_by_every_call(base: type[BackendProtocol], tmp_pa
     assert found == expected
 
 
-class TestOperationsBuiltOnOverrides:
-    @pytest.mark.anyio
-    async def test_sync_calls_on_a_loop_run_the_override_inline(self) -> None:
-        threads = []
-
-        class Audited(MemoryBackend):
-            def write(self, path: str, content: str, **options: Any) -> WriteResult:
-                threads.append(threading.get_ident())
-                return super().write(path, content, **options)
-
-        backend = CompositeBackend(MemoryBackend(), {"/m/": WrapperBackend(Audited())})
-        assert backend.write("/m/a.txt", "one").ok
-        assert threads == [threading.get_ident()]
-
-    def test_an_override_within_an_inline_call_may_wait_for_other_backends(self, tmp_path: Path) -> None:
-        journal = FilesystemBackend(tmp_path)
-
-        class Journaled(MemoryBackend):
-            def write(self, path: str, content: str, **options: Any) -> WriteResult:
-                assert not is_inline()
-                assert journal.write(path, content).ok
-                assert asyncio.run(journal.aread(path)).ok
-                return super().write(path, content, **options)
-
-        backend = CompositeBackend(Journaled(), {})
-        assert backend.is_synchronous
-        assert backend.write("/a.txt", "one").ok
-        assert (tmp_path / "a.txt").read_text() == "one"
-
-
-# --- the documentation's example -------------------------------------------------------------------------------------
-
-
-class GuardedBackend(FilesystemBackend):
-    """The example in the documentation of deepagents."""
-
-    def write(self, file_path: str, content: str) -> WriteResult:
-        if file_path.startswith("/secret/"):
-            return WriteResult(error=f"Writes are not allowed under {file_path}")
-        return super().write(file_path, content)
-
-    def edit(self, file_path: str, old_string: str, new_string: str, replace_all: bool = False) -> EditResult:
-        if file_path.startswith("/secret/"):
-            return EditResult(error=f"Edits are not allowed under {file_path}")
-        return super().edit(file_path, old_string, new_string, replace_all)
-
-
-def test_the_guard_of_the_example_holds_for_every_way_to_call_it(tmp_path: Path) -> None:
-    (tmp_path / "secret").mkdir()
-    (tmp_path / "secret/a.txt").write_text("one")
-    guarded: Any = GuardedBackend(root_dir=tmp_path, virtual_mode=True)
-    work: Any = CompositeBackend(MemoryBackend(), {"/work/": guarded})
-    assert guarded.write(file_path="/a.txt", content="one").ok
-    assert guarded.edit(path="/a.txt", old="one", new="two").ok
-    assert run_sync(guarded.aedit, file_path="/a.txt", old_string="two", new_string="2", replace_all=True).ok
-    assert run_sync(work.aedit, "/work/a.txt", "2", "two").ok
-    assert guarded.edit("/secret/a.txt", "one", "x").error == "Edits are not allowed under /secret/a.txt"
-    assert run_sync(guarded.awrite, "/secret/b.txt", "x").error == "Writes are not allowed under /secret/b.txt"
-    for refused in (
-        guarded.write("/secret/b.txt", "x"),
-        run_sync(guarded.awrite, path="/secret/b.txt", content="x"),
-        guarded.edit(file_path="/secret/a.txt", old_string="one", new_string="x"),
-        run_sync(work.awrite, "/work/secret/b.txt", "x"),
-        run_sync(work.aedit, "/work/secret/a.txt", "one", "x"),
-    ):
-        assert not refused.ok
-    assert (tmp_path / "a.txt").read_text() == "two"
-    assert (tmp_path / "secret/a.txt").read_text() == "one"
-    assert not (tmp_path / "secret/b.txt").exists()
-
-
 # --- classes with sync methods only ----------------------------------------------------------------------------------
 
 
@@ -291,45 +218,6 @@ class Files(BackendProtocol):
 
 
 class TestSyncClasses:
-    def test_a_class_with_only_sync_methods_is_a_complete_backend(self) -> None:
-        backend = Files()
-        assert backend.write("/a.txt", "one").ok
-        assert run_sync(backend.aedit, "/a.txt", "one", "two").ok
-        assert content(run_sync(backend.aread, "/a.txt")) == "two"
-        assert CompositeBackend(MemoryBackend(), {"/m/": backend}).ls("/m").entries == [{"path": "/m/a.txt"}]
-
-    @pytest.mark.anyio
-    async def test_an_operation_that_a_class_does_not_define_is_unsupported(self) -> None:
-        class Incomplete(BackendProtocol):
-            def ls(self, path: str) -> LsResult:
-                return LsResult(entries=[])
-
-            async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
-                raise NotImplementedError
-
-        backend = Incomplete()
-        assert backend.ls("/").entries == []
-        results = [
-            await backend.aread("/x"),
-            await backend.awrite("/x", "text"),
-            await backend.aedit("/x", "a", "b"),
-            await backend.aglob("*"),
-            await backend.agrep("x"),
-            await backend.adelete("/x"),
-        ]
-        assert [result.code for result in results] == ["unsupported"] * 6
-        assert [each.error for each in await backend.adownload_files(["/x"])] == ["unsupported"]
-        assert [each.error for each in await backend.aupload_files([("/x", b"")])] == ["unsupported"]
-
-    def test_a_subclass_may_complete_an_incomplete_class(self) -> None:
-        class Half(BackendProtocol):
-            ls, read, write = Files.ls, Files.read, Files.write
-
-        class Whole(Half):
-            edit, glob, grep = Files.edit, Files.glob, Files.grep
-
-        assert Whole().ls.__name__ == "ls"
-
     @pytest.mark.anyio
     async def test_a_raised_deepfs_error_becomes_the_result(self) -> None:
         backend = Files()
@@ -341,54 +229,22 @@ class TestSyncClasses:
         assert (await backend.aglob("*")).code is backend.glob("*").code is ErrorCode.INVALID_PATTERN
 
 
-class TestIsSynchronous:
-    def test_sync_overrides_keep_a_backend_synchronous(self) -> None:
-        assert only_write(MemoryBackend).is_synchronous
-        assert a_mixin(MemoryBackend).is_synchronous
-        assert not only_write(FilesystemBackend).is_synchronous
+def test_async_overrides_make_a_backend_asynchronous_unless_it_declares_otherwise() -> None:
+    class Mixin:
+        async def _fetch(self) -> None: ...
 
-    def test_async_overrides_make_it_asynchronous_unless_it_declares_otherwise(self) -> None:
-        class Mixin:
-            async def _fetch(self) -> None: ...
+    class Mixed(Mixin, MemoryBackend):
+        pass
 
-        class Mixed(Mixin, MemoryBackend):
-            pass
+    class Swift(only_awrite(MemoryBackend)):
+        is_synchronous = True
 
-        class Swift(only_awrite(MemoryBackend)):
-            is_synchronous = True
+    class Derived(Swift):
+        pass
 
-        class Derived(Swift):
-            pass
-
-        assert not only_awrite(MemoryBackend).is_synchronous
-        assert not Mixed.is_synchronous
-        assert Swift.is_synchronous
-        assert Derived.is_synchronous
-
-    def test_a_base_class_with_async_overrides_makes_it_asynchronous(self) -> None:
-        class Audit(BackendProtocol):
-            async def awrite(self, path: str, content: str, **options: Any) -> WriteResult:
-                return await super().awrite(path, content, **options)
-
-        class Audited(MemoryBackend, Audit):
-            pass
-
-        assert not Audited.is_synchronous
-
-    def test_what_a_class_or_an_object_declares_is_respected_by_wrappers_too(self) -> None:
-        class ByProperty(MemoryBackend):
-            @property
-            def is_synchronous(self) -> bool:
-                return False
-
-        class ByObject(WrapperBackend):
-            def __init__(self, inner: BackendProtocol) -> None:
-                super().__init__(inner)
-                self.is_synchronous = False
-
-        for backend in (ByProperty(), ByObject(MemoryBackend()), WrapperBackend(ByProperty()), Files()):
-            assert not backend.is_synchronous
-        assert WrapperBackend(MemoryBackend()).is_synchronous
+    synchronous = [only_write(MemoryBackend), a_mixin(MemoryBackend), Swift, Derived]
+    waiting = [only_write(FilesystemBackend), only_awrite(MemoryBackend), Mixed]
+    assert [kind.is_synchronous for kind in (*synchronous, *waiting)] == [True] * 4 + [False] * 3
 
 
 # --- signatures of deepagents ----------------------------------------------------------------------------------------
@@ -404,18 +260,14 @@ class WithoutOptions(MemoryBackend):
         return super().grep(pattern, path, glob)
 
 
-def test_options_at_their_defaults_are_not_passed_to_an_override_that_lacks_them() -> None:
+def test_options_that_an_override_lacks_are_left_out_at_their_defaults_and_named_otherwise() -> None:
     files = WithoutOptions()
     assert files.write("/a", "x\nx\n", overwrite=False, if_match=None).ok
     assert files.grep("x", regex=False, ignore_case=False, context_lines=0, max_count=None).ok
-
-
-def test_an_option_missing_from_an_override_is_an_error_that_names_it() -> None:
-    files = WithoutOptions()
-    files.write("/a", "x\n")
     found = files.grep("x", regex=True)
-    assert found.code is ErrorCode.UNSUPPORTED
-    assert "'regex'" in str(found.error)
+    assert (found.code, "'regex'" in str(found.error)) == (ErrorCode.UNSUPPORTED, True)
+    found = files.grep("x", max_count=1)
+    assert (len(found.matches or ()), found.truncated) == (1, True)
 
 
 @pytest.mark.anyio
@@ -466,11 +318,3 @@ def test_if_match_holds_for_overrides_that_lack_it() -> None:
             assert backend.delete("/a", if_match=version).code == "conflict"
             assert backend.read("/a").unwrap().content == "y"
             assert backend.delete("/a", if_match=backend.read("/a").version).ok
-
-
-def test_max_count_applies_to_an_override_that_lacks_it() -> None:
-    files = WithoutOptions()
-    files.write("/a", "x\nx\n")
-    found = files.grep("x", max_count=1)
-    assert (len(found.matches or ()), found.truncated) == (1, True)
-    assert not files.grep("x", max_count=2).truncated

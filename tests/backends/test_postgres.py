@@ -194,6 +194,9 @@ async def test_another_schema_and_table(postgres_dsn: str) -> None:
         await events.aclose()
 
 
+# --- pools and loops ---
+
+
 async def test_a_database_of_another_encoding_is_refused(postgres_server: PostgresServer) -> None:
     make = "CREATE DATABASE latin TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'"
     await in_thread(sql, postgres_server.dsn(), "DROP DATABASE IF EXISTS latin")
@@ -205,27 +208,6 @@ async def test_a_database_of_another_encoding_is_refused(postgres_server: Postgr
         "Error: The database is encoded in LATIN1; deepfs needs UTF8",
     )
     await in_thread(sql, postgres_server.dsn(), "DROP DATABASE latin WITH (FORCE)")
-
-
-async def test_rows_keep_sizes_versions_and_times(backend: PostgresBackend, postgres_files_dsn: str) -> None:
-    query = "SELECT content, bytes, size, version FROM deepfs.files WHERE namespace = %s ORDER BY path"
-    space = backend._namespace()
-    assert (await backend.awrite("/a", "é")).ok
-    await backend.aupload_files([("/b", b"\0\xff")])
-    rows = await in_thread(sql, postgres_files_dsn, query, space)
-    assert [row[:3] for row in rows] == [("é", None, 2), (None, b"\0\xff", 2)]
-    seen = {rows[0][3]}
-    created = (await backend.aread_raw("/a")).data
-    for _ in range(3):
-        assert (await backend.adelete("/a")).ok
-        assert (await backend.awrite("/a", "é")).ok
-        seen.add((await in_thread(sql, postgres_files_dsn, query, space))[0][3])
-    assert len(seen) == 4
-    assert created is not None
-    assert len(created.created_at or "") == len("2026-01-01T00:00:00.000000+00:00")
-
-
-# --- pools and loops ---
 
 
 async def test_times_that_python_does_not_know_are_left_out(backend: PostgresBackend, postgres_files_dsn: str) -> None:
@@ -282,6 +264,15 @@ async def test_a_pool_whose_loop_ended_is_a_clear_error(postgres_files_dsn: str)
     assert result.code == "backend_error"
     assert result.error is not None
     assert "no longer runs" in result.error
+
+
+def test_it_works_from_scripts_and_from_several_loops(postgres_files_dsn: str) -> None:
+    with PostgresBackend(postgres_files_dsn, fresh_namespace()) as backend:
+        assert backend.write("/a", "x").ok
+        for loop in ("asyncio", "asyncio", "trio"):
+            assert anyio.run(backend.aread, "/a", backend=loop).ok
+        assert backend.read("/a").ok
+        assert len(backend._client._pools) <= 2
 
 
 async def test_closing_ends_all_connections(postgres_dsn: str) -> None:
@@ -358,17 +349,9 @@ async def test_what_the_database_cannot_hold_is_refused_before_it_is_sent(backen
 
 async def test_names_with_signs_of_sql(backend: PostgresBackend) -> None:
     names = [
-        "/%",
-        "/_",
-        "/'",
-        '/"',
-        "/a\\b",
-        "/$1",
-        "/é'; DROP TABLE deepfs.files; --",
-        "/100%_\\",
-        "/\U0010ffff",
+        "/%", "/_", "/'", '/"', "/a\\b", "/$1", "/é'; DROP TABLE deepfs.files; --", "/100%_\\", "/\U0010ffff",
         "/a\nb",
-    ]
+    ]  # fmt: skip
     for name in names:
         assert (await backend.awrite(name, f"needle%_\\ {name[1:]}")).ok, name
         assert (await backend.aread(name)).ok

@@ -1,6 +1,5 @@
 """PostgresBackend over connections that break: no acknowledged change is lost, and none is made twice."""
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any
@@ -11,7 +10,6 @@ import anyio.to_thread
 import pytest
 
 from deepfs.backends.postgres import PostgresBackend
-from deepfs.errors import BackendError
 from deepfs.storage.retries import RetryPolicy
 from deepfs.testing.suite import gather
 from deepfs.text.flat_tree import ChangedError
@@ -238,30 +236,6 @@ async def test_entries_that_processes_left_behind_are_removed(
     await run("DELETE FROM deepfs.files_journal WHERE change <= 0")
 
 
-async def test_a_database_that_takes_no_changes_is_a_clear_error(backend: PostgresBackend) -> None:
-    assert (await backend.awrite("/a", "x")).ok
-    client = backend._client
-
-    async def refuses(connection: Any) -> None:
-        async with connection.transaction(readonly=True):
-            await connection.execute(f"DELETE FROM {client.names.files}")
-
-    with pytest.raises(BackendError, match="takes no changes now"):
-        await client.ask("t", refuses)
-
-
-async def test_a_cancelled_transaction_is_rolled_back_in_silence(postgres_dsn: str) -> None:
-    logged: list[Any] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context["message"]))
-    async with PostgresBackend(postgres_dsn, "t", row_level_security=True) as backend:
-        assert (await backend.awrite("/a", "x")).ok
-        for _ in range(3):
-            with anyio.move_on_after(0.05):
-                await backend._client.ask("t", lambda connection: connection.execute("SELECT pg_sleep(60)"))
-        assert (await backend.aread("/a")).ok
-    assert logged == []
-
-
 FORKS = """
 import os, sys
 import anyio
@@ -378,11 +352,6 @@ async def test_a_watch_reconnects_with_resync(
     await other.aclose()
 
 
-async def watchers(dsn: str, backend: PostgresBackend) -> int:
-    query = "SELECT 1 FROM deepfs.files_watcher WHERE namespace = %s"
-    return len(await anyio.to_thread.run_sync(sql, dsn, query, backend._namespace()))
-
-
 async def test_a_watch_begins_when_changes_that_did_not_see_it_are_there(
     backend: PostgresBackend, postgres_files_dsn: str
 ) -> None:
@@ -403,22 +372,3 @@ async def test_a_watch_begins_when_changes_that_did_not_see_it_are_there(
             assert not began.is_set()
         with anyio.fail_after(5):
             await began.wait()
-
-
-async def test_a_watcher_whose_connection_was_lost_is_forgotten(
-    backend: PostgresBackend, proxy: CuttingProxy, postgres_files_dsn: str
-) -> None:
-    events = backend.awatch("/")
-    await anext(events)
-    proxy.break_all()
-    with anyio.fail_after(10):
-        assert (await anext(events)).kind == "resync"
-    await events.aclose()
-    with anyio.fail_after(10):
-        while True:  # The server may take a moment to know.
-            again = backend.awatch("/")
-            await anext(again)
-            count = await watchers(postgres_files_dsn, backend)
-            await again.aclose()
-            if count == 1:
-                break

@@ -17,22 +17,9 @@ pytestmark = pytest.mark.anyio
 
 FILES = 10_000
 WORDS = [
-    "import",
-    "value",
-    "Kind",
-    "self",
-    "Straße",
-    "naïve",
-    "100%",
-    "a_b",
-    "x\\y",
-    "ab",
-    "-",
-    "été",
-    "kk",
-    "ss",
+    "import", "value", "Kind", "self", "Straße", "naïve", "100%", "a_b", "x\\y", "ab", "-", "été", "kk", "ss",
     "iI",
-]
+]  # fmt: skip
 
 
 @pytest.fixture(scope="session")
@@ -119,16 +106,8 @@ def greps() -> list[dict[str, Any]]:
     """Searches that the index answers, that it cannot, and that need a walk in part."""
     chosen = random.Random(11)
     literals = [
-        *WORDS,
-        *(f"rare{n}word" for n in range(0, 300, 37)),
-        "absent text",
-        "word",
-        "e",
-        "%",
-        "_",
-        "\\",
-        "lue i",
-    ]
+        *WORDS, *(f"rare{n}word" for n in range(0, 300, 37)), "absent text", "word", "e", "%", "_", "\\", "lue i",
+    ]  # fmt: skip
     calls: list[dict[str, Any]] = [{"pattern": literal} for literal in literals]
     calls += [{"pattern": literal, "ignore_case": True} for literal in (*literals, "KIND", "SELF", "RARE1WORD", "II")]
     calls += [
@@ -158,19 +137,9 @@ def greps() -> list[dict[str, Any]]:
 
 
 GLOBS = (
-    "**",
-    "*.py",
-    "**/main1*",
-    "/d1/**",
-    "/d1/sub8/*",
-    "*é*",
-    "100%*",
-    "a_b7*",
-    "**/x9999.*",
-    "*",
-    "[xm]*5.c",
+    "**", "*.py", "**/main1*", "/d1/**", "/d1/sub8/*", "*é*", "100%*", "a_b7*", "**/x9999.*", "*", "[xm]*5.c",
     "absent",
-)
+)  # fmt: skip
 
 
 class Answers(NamedTuple):
@@ -219,22 +188,3 @@ async def test_a_search_without_trigrams_is_bounded_and_says_so(indexed: Place) 
             assert result.truncated
         assert not (await backend.agrep("qqqq")).truncated
         assert not (await backend.agrep("-", max_count=None, path="/d0/sub0")).truncated
-
-
-async def test_all_of_a_directory_is_found_by_few_steps(indexed: Place, model: MemoryBackend) -> None:
-    async with PostgresBackend(*indexed) as backend:
-        for path in ("/", "/d0", "/d0/sub0", "/odd", "/big"):
-            found, expected = [(await each.als(path)).entries or () for each in (backend, model)]
-            assert [(each.path, each.size) for each in found] == [(each.path, each.size) for each in expected]
-
-
-async def test_the_missing_extension_is_logged_once(plain: PostgresBackend, caplog: pytest.LogCaptureFixture) -> None:
-    from deepfs.backends.postgres import client as client
-
-    client._WARNED.clear()
-    for _ in range(2):
-        async with PostgresBackend(plain[0], "other") as another:
-            assert (await another.als("/")).ok
-    assert [record.message for record in caplog.records] == [
-        "The database has no extension pg_trgm: searches read every file, which takes longer"
-    ]

@@ -46,15 +46,6 @@ async def test_what_may_pass_is_tried_again_and_an_answer_is_not() -> None:
     assert server.asked == 1
 
 
-async def test_the_last_error_is_raised() -> None:
-    server = Server(LostError(1), LostError(2), LostError(3), "here")
-    with pytest.raises(LostError, match="3"):
-        await requests().send(server)
-    server = Server(LostError(1), "here")
-    with pytest.raises(LostError, match="1"):
-        await requests().send(server, attempts=1)
-
-
 async def test_an_attempt_ends_at_its_timeout() -> None:
     started: list[int] = []
 
@@ -69,15 +60,6 @@ async def test_an_attempt_ends_at_its_timeout() -> None:
     started.clear()
     with pytest.raises(TimeoutError):
         await requests(policy).send(hangs, attempts=1)
-
-
-async def test_a_server_that_is_back_is_asked_however_often_it_failed() -> None:
-    sender = requests()
-    server = Server(*[LostError() for _ in range(100)], "here")
-    for _ in range(100):
-        with pytest.raises(LostError):
-            await sender.send(server, attempts=1)
-    assert await sender.send(server) == "here"
 
 
 def test_pauses_grow_to_a_limit_and_are_random() -> None:

@@ -68,12 +68,6 @@ def _found(backend: SqliteBackend, pattern: str, **options: Any) -> list[str]:
 # --- what is stored ---------------------------------------------------------------------------------------------------
 
 
-def test_text_is_stored_as_text_and_other_bytes_as_they_are(backend: SqliteBackend, file: Path) -> None:
-    backend.upload_files([("/b.bin", b"\0\xff"), ("/c.txt", "ß".encode())])
-    stored = rows(file, "SELECT path, content, bytes, size FROM files ORDER BY path")
-    assert stored == [("/a.txt", "one\n", None, 4), ("/b.bin", None, b"\0\xff", 2), ("/c.txt", "ß", None, 2)]
-
-
 def test_the_same_version_is_never_given_twice(backend: SqliteBackend, file: Path) -> None:
     seen = []
     for _ in range(3):
@@ -94,17 +88,6 @@ def test_a_failed_change_leaves_nothing(backend: SqliteBackend, file: Path) -> N
 
 
 # --- namespaces -------------------------------------------------------------------------------------------------------
-
-
-def test_a_factory_names_the_namespace_of_each_operation(file: Path) -> None:
-    user = ["ada"]
-    with SqliteBackend(file, lambda runtime: (user[0], "files")) as backend:
-        assert backend.write("/a.txt", "of ada").ok
-        user[0] = "bob"
-        assert backend.read("/a.txt").code == "file_not_found"
-        user[0] = "a/b"
-        assert backend.read("/a.txt").code == "backend_error"
-        assert backend.write("/a.txt", "x").code == "backend_error"
 
 
 def test_arguments_that_are_refused(file: Path) -> None:
@@ -156,6 +139,11 @@ def test_other_files_are_left_alone(file: Path, make: Callable[[Path], Any], rea
             assert str(file.parent) not in result.error
     if before is not None:
         assert file.read_bytes() == before
+
+
+def test_a_missing_directory_is_told(tmp_path: Path) -> None:
+    result = SqliteBackend(tmp_path / "no" / "files.db").write("/a.txt", "x")
+    assert (result.code, "directory is missing" in str(result.error)) == ("backend_error", True)
 
 
 def test_a_database_that_a_later_version_took_over_is_left_alone(backend: SqliteBackend, file: Path) -> None:
@@ -309,6 +297,17 @@ def test_rows_with_other_paths_hinder_nothing(backend: SqliteBackend, file: Path
     assert backend.delete("/b.txt").ok
 
 
+def test_a_factory_names_the_namespace_of_each_operation(file: Path) -> None:
+    user = ["ada"]
+    with SqliteBackend(file, lambda runtime: (user[0], "files")) as backend:
+        assert backend.write("/a.txt", "of ada").ok
+        user[0] = "bob"
+        assert backend.read("/a.txt").code == "file_not_found"
+        user[0] = "a/b"
+        assert backend.read("/a.txt").code == "backend_error"
+        assert backend.write("/a.txt", "x").code == "backend_error"
+
+
 def test_versions_that_another_program_lost_are_given_on(backend: SqliteBackend, file: Path) -> None:
     for change in (
         "DELETE FROM state",
@@ -400,20 +399,6 @@ def _index(file: Path) -> None:
 _PUT_ROW = "INTO files (id, namespace, path, size, content) VALUES (?, 'files', ?, 9, 'replacing')"
 
 
-def test_rows_that_sql_replaces_leave_the_index(backend: SqliteBackend, file: Path, always_indexed: None) -> None:
-    assert backend.upload_files([(f"/{number}.txt", b"former words") for number in range(6)])[0].error is None
-    _index(file)
-    [(number,)] = rows(file, "SELECT id FROM files WHERE path = '/1.txt'")
-    rows(file, f"INSERT OR REPLACE {_PUT_ROW}", (None, "/0.txt"))
-    rows(file, f"INSERT OR REPLACE {_PUT_ROW}", (number, "/new.txt"))
-    rows(file, "UPDATE OR REPLACE files SET path = '/3.txt' WHERE path = '/2.txt'")
-    rows(file, "UPDATE OR REPLACE files SET id = (SELECT id FROM files WHERE path = '/5.txt') WHERE path = '/4.txt'")
-    for _ in range(2):
-        assert _found(backend, "former") == ["/3.txt", "/4.txt"]
-        assert _found(backend, "replacing") == ["/0.txt", "/new.txt"]
-        assert run_sync(backend.acheck) == []
-
-
 def _replace(file: Path) -> None:
     rows(file, f"INSERT OR REPLACE {_PUT_ROW}", (None, "/m.txt"))
 
@@ -465,6 +450,23 @@ def test_a_damaged_index_hinders_neither_writes_nor_searches(
     assert backend.read("/4.txt").ok
 
 
+def test_a_write_that_there_is_room_for_is_stored_though_its_index_has_none(
+    backend: SqliteBackend, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose = random.Random("full")
+    for number in range(40):
+        assert backend.write(f"/{number}.txt", choose.randbytes(2000).hex()).ok
+    [(pages,)] = rows(file, "PRAGMA page_count")
+    _with_pragma(backend, f"max_page_count = {pages + 9}")
+    monkeypatch.setattr(schema, "_MOST_PENDING", 2)
+    assert backend.write("/last.txt", "words").ok
+    assert _pending(file) > 0
+    _with_pragma(backend, "max_page_count = 100000")
+    assert backend.write("/later.txt", "words").ok
+    assert _pending(file) == 0
+    assert run_sync(backend.acheck) == []
+
+
 def test_a_process_without_fts5_can_change_and_search_a_database_that_has_an_index(
     backend: SqliteBackend,
     file: Path,
@@ -482,12 +484,15 @@ def test_a_process_without_fts5_can_change_and_search_a_database_that_has_an_ind
         run_sync(backend.aclose)
         assert _found(backend, "word 67") == ["/67.txt"]
         run_sync(backend.aclose)
+        with SqliteBackend(file.with_name("made without.db")) as other:
+            assert other.write("/a.txt", "one").ok
     assert len([record for record in caplog.records if "FTS5" in record.message]) == 1
     assert _found(backend, "word 66") == ["/66.txt"]
     assert backend.write("/last.txt", "word 66").ok
     assert rows(file, "SELECT id FROM pending") == []
     assert _found(backend, "word 66") == ["/66.txt", "/last.txt"]
-    assert run_sync(backend.acheck) == []
+    for each in (backend, other):
+        assert run_sync(each.acheck) == []
 
 
 def test_an_index_of_which_a_part_is_missing_is_made_anew(
@@ -570,6 +575,14 @@ def test_a_snapshot_takes_nothing_from_a_log_that_lies_beside(
         assert run_sync(copied.acheck) == []
 
 
+def test_a_file_that_is_no_database_is_replaced_by_a_copy(backend: SqliteBackend, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.db"
+    copy.write_bytes(b"no database" * 1000)
+    run_sync(lambda: backend.asnapshot(copy, overwrite=True))
+    with SqliteBackend(copy) as copied:
+        assert copied.read("/a.txt").ok
+
+
 def test_a_copy_that_is_not_made_leaves_the_former_one_whole(backend: SqliteBackend, tmp_path: Path) -> None:
     copy = tmp_path / "copy.db"
     _leave_log(copy)
@@ -609,16 +622,6 @@ def test_a_file_that_was_replaced_is_opened_again(backend: SqliteBackend, file: 
         assert [entry.path for entry in other.ls("/").entries] == ["/b.txt"]
 
 
-def test_links_to_a_database_share_their_locks_and_connections(backend: SqliteBackend, tmp_path: Path) -> None:
-    link = tmp_path / "link.db"
-    link.symlink_to("files.db")
-    with SqliteBackend(link) as linked:
-        assert linked.read("/a.txt").ok
-        assert linked._database() is backend._database()
-        assert linked._scope() == backend._scope()
-        assert run_sync(linked.astorage_place, "/a.txt") == run_sync(backend.astorage_place, "/a.txt")
-
-
 def test_the_log_is_emptied(backend: SqliteBackend, file: Path) -> None:
     log = file.with_name("files.db-wal")
     for number in range(40):
@@ -637,20 +640,14 @@ def test_a_database_without_power_failure_safety(file: Path) -> None:
                 assert session.execute("PRAGMA synchronous").fetchone() == (level,)
 
 
-@pytest.mark.anyio
-async def test_many_directories_are_listed_by_skipping(file: Path) -> None:
-    async with SqliteBackend(file) as backend:
+def test_many_directories_are_listed_by_skipping(file: Path) -> None:
+    with SqliteBackend(file) as backend:
         names = [f"/d{number:02}/{sub}/{leaf}.txt" for number in range(40) for sub in "ab" for leaf in range(20)]
         names += ["/d05.txt", "/d05-x/1", "/d05!", "/zz", "/d05/a-b", "/d05/a!"]
-        await backend.aupload_files([(name, b"x") for name in names])
-        listed = [entry.path for entry in (await backend.als("/")).entries or ()]
+        backend.upload_files([(name, b"x") for name in names])
+        listed = [entry.path for entry in backend.ls("/").entries]
         assert listed == sorted({*(f"/d{number:02}/" for number in range(40)), "/d05.txt", "/d05-x/", "/d05!", "/zz"})
-        assert [entry.path for entry in (await backend.als("/d05")).entries or ()] == [
-            "/d05/a!",
-            "/d05/a-b",
-            "/d05/a/",
-            "/d05/b/",
-        ]
+        assert [entry.path for entry in backend.ls("/d05").entries] == ["/d05/a!", "/d05/a-b", "/d05/a/", "/d05/b/"]
 
 
 def test_a_backend_that_was_not_used_is_pickled(tmp_path: Path) -> None:

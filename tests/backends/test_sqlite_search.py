@@ -13,17 +13,8 @@ from deepfs import BackendProtocol, MemoryBackend, SqliteBackend
 from deepfs.backends.sqlite import search as planner
 
 _NAMES: Final = (
-    "src",
-    "docs",
-    "test_models",
-    "modelß",
-    "K\u212aelvin",
-    "long\u017f",
-    "İstanbul",
-    "e\u0301",
-    "𝒜𝒷",
-    "a-b",
-)
+    "src", "docs", "test_models", "modelß", "K\u212aelvin", "long\u017f", "İstanbul", "e\u0301", "𝒜𝒷", "a-b",
+)  # fmt: skip
 _WORDS: Final = (
     *("import", "class", "Kelvin", "\u212aelvin", "mass", "ma\u017fs", "straße", "STRASSE", "İi", "ıI", "café"),
     *("cafe\u0301", "𝒜𝒷𝒸", "😀😀😀", 'say "no"', "it's", "100%_", "a\\b", "tab\there", "x", "yz", "ÅÅngström"),

@@ -10,11 +10,9 @@ from typing import Any
 
 import anyio
 import pytest
-from anyio.from_thread import BlockingPortal, start_blocking_portal
 from langgraph.store.base import BaseStore
 from langgraph.store.sqlite.aio import AsyncSqliteStore
 
-from deepfs.backends.store import StoreBackend
 from deepfs.backends.store.tables import Put, put_if_unchanged
 from deepfs.errors import BackendError
 from support.files import stored
@@ -109,36 +107,6 @@ async def test_a_cancelled_change_leaves_no_open_transaction(cancelled: str, tmp
             # A change that has begun runs to its end, if its loop does. A cancelled statement is executed.
             assert made is (cancelled != "every task" or number == 4)
     assert number == 5  # After BEGIN, SELECT, INSERT and COMMIT.
-
-
-@contextmanager
-def store_elsewhere(file: Path) -> Iterator[tuple[AsyncSqliteStore, BlockingPortal]]:
-    """A store on the event loop of another thread."""
-    with (
-        start_blocking_portal("asyncio") as portal,
-        portal.wrap_async_context_manager(open_sqlite_store(file)) as store,
-    ):
-        yield store, portal
-
-
-def test_a_loop_that_ends_leaves_no_open_transaction_in_a_store_of_another_loop(tmp_path: Path) -> None:
-    async def upload(name: str, found: Interruption) -> None:
-        """Return at the interruption, so that the loop ends."""
-        loop, interrupted = asyncio.get_running_loop(), asyncio.Event()
-        found.function = lambda: loop.call_soon_threadsafe(interrupted.set)
-        backend = StoreBackend(store, namespace=SPACE)
-        calls = backend.aupload_files([(f"/{name}/{part}", b"x") for part in "ab"]), interrupted.wait()
-        await asyncio.wait(map(asyncio.create_task, calls), return_when=asyncio.FIRST_COMPLETED)
-
-    with store_elsewhere(tmp_path / "store.db") as (store, portal):
-        for number in count(1):
-            with interruption(store, number) as found:
-                asyncio.run(upload(str(number), found))
-                portal.call(found.ended.set)
-            portal.call(is_made, store, tmp_path / "store.db", str(number))
-            if not found.has_come:
-                break
-    assert number > 4
 
 
 @pytest.mark.anyio

@@ -12,7 +12,6 @@ from langgraph.store.memory import InMemoryStore
 from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.backends.store import StoreBackend
 from deepfs.testing.suite import gather
-from deepfs.threads.locks import path_locks
 from support.counts import few_or_many, telling
 
 pytestmark = pytest.mark.anyio
@@ -34,9 +33,6 @@ def store(request: pytest.FixtureRequest) -> BaseStore:
 
 def over(store: BaseStore, *namespace: str) -> StoreBackend:
     return StoreBackend(store, namespace=namespace or SPACE)
-
-
-# --- edits ---
 
 
 # --- locks ---
@@ -65,12 +61,6 @@ async def check_shared(backend: Any, same: Any, others: list[Any]) -> None:
             assert (await same.awrite("/dir/b.txt", "text", overwrite=True)).ok
     with anyio.fail_after(5):
         assert (await same.awrite("/dir/a.txt", "text", overwrite=True)).ok
-
-
-async def test_locks_are_removed_when_released(store: BaseStore) -> None:
-    backend = over(store)
-    await gather([lambda number=number: backend.awrite(f"/dir/{number}", "text") for number in range(20)])
-    assert len(path_locks(backend._scope()).table) == 0
 
 
 # --- listings ---

@@ -11,7 +11,6 @@ from typing import Any
 import aiosqlite
 import anyio
 import pytest
-from langchain_core.embeddings import Embeddings
 from langgraph.store.base import BaseStore, PutOp
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.postgres.aio import AsyncPostgresStore
@@ -158,27 +157,6 @@ def shape(row: dict[str, Any], record: dict[str, Any]) -> dict[str, Any]:
     return {**times, "text": text, **{name: row[name] for name in ("prefix", "expires_at", "ttl_minutes")}}
 
 
-# With a time to live, LangGraph gives SQLite a datetime, which Python 3.12 and later warn of.
-@pytest.mark.filterwarnings("ignore:The default datetime adapter is deprecated:DeprecationWarning")
-async def test_expired_records_and_records_with_unusual_numbers_can_be_changed(opener: Opener) -> None:
-    store = await opener.open()
-    backend = over(store)
-    await store.aput(SPACE, "/odd", {**stored(b"old"), "score": 0.1, "big": 2**60})
-    async with store._cursor() as cursor:
-        odd = '{"content": "old", "big": 123456789012345678901234567890, "x": 1.00}'
-        if opener.kind == "sqlite":
-            await cursor.execute("INSERT INTO store (prefix, key, value) VALUES ('tenant.files', '/huge', ?)", (odd,))
-        else:
-            await cursor.execute("INSERT INTO store (prefix, key, value) VALUES ('tenant.files', '/huge', %s)", (odd,))
-    for path in ("/odd", "/huge"):
-        assert (await backend.aedit(path, "old", "new")).ok
-        assert await text_in(store, path) == "new"
-    await store.aput(SPACE, "/brief", stored(b"old"), ttl=0.0001)
-    await anyio.sleep(0.05)
-    assert (await backend.awrite("/brief", "new", overwrite=True)).ok
-    assert await text_in(store, "/brief") == "new"
-
-
 async def test_of_several_concurrent_puts_of_one_file_one_succeeds(opener: Opener) -> None:
     """The database alone decides, without locks of deepfs."""
     stores = [await opener.open() for _ in range(3)]
@@ -210,16 +188,6 @@ async def test_failed_changes_do_not_break_a_connection_in_a_transaction(where: 
             await put_if_unchanged(store, SPACE, [Put("/b", None, {"content": "\0"})])
         assert (await backend.aedit("/a", "1", "3")).ok
         assert await text_in(store, "/a") == "3"
-
-
-class Lengths(Embeddings):
-    """Embeds a text as a vector of its length."""
-
-    def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        return [[float(len(text)), 1.0] for text in texts]
-
-    def embed_query(self, text: str) -> list[float]:
-        return [float(len(text)), 1.0]
 
 
 @pytest.mark.parametrize("kind", ["postgres pool"])
@@ -268,13 +236,6 @@ def open_reader(file: Path) -> sqlite3.Connection:
     connection.execute("BEGIN")
     connection.execute("SELECT count(*) FROM store").fetchall()
     return connection
-
-
-async def test_a_store_with_a_vector_index_writes_itself() -> None:
-    async with AsyncSqliteStore.from_conn_string(":memory:") as store:
-        assert writes_plainly(store)
-        index: Any = {"dims": 2, "embed": Lengths(), "fields": ["content"]}
-        assert not writes_plainly(AsyncSqliteStore(store.conn, index=index))
 
 
 @pytest.mark.parametrize("kind", ["postgres connection"], indirect=True)
@@ -348,38 +309,6 @@ async def test_processes_over_one_database_lose_no_edit(
 # --- lifetimes, transactions and reads at once ---
 
 
-async def test_reading_an_item_with_a_lifetime_prolongs_it_as_the_store_does(opener: Opener) -> None:
-    store = await opener.open()
-    store.ttl_config = {"refresh_on_read": True, "omit_expired": False}
-    lives = {}
-    for name in ("by-store", "by-backend", "unread"):
-        await store.aput(SPACE, f"/{name}", stored(b"text"), ttl=5)
-    async with store._cursor() as cursor:
-        await cursor.execute("UPDATE store SET ttl_minutes = 60")
-    assert await store.aget(SPACE, "/by-store") is not None
-    assert (await over(store).aread("/by-backend")).unwrap().content == "text"
-    for key, row in (await rows_of(store)).items():
-        lives[key] = str(row["expires_at"])
-    assert lives["/by-backend"] > lives["/unread"]
-    assert lives["/by-backend"][:15] == lives["/by-store"][:15]  # To ten minutes.
-
-
-async def test_changes_are_committed_on_a_connection_that_begins_transactions_by_itself(tmp_path: Path) -> None:
-    async with (
-        aiosqlite.connect(tmp_path / "store.db") as connection,
-        AsyncSqliteStore.from_conn_string(str(tmp_path / "store.db")) as other,
-    ):
-        await other.setup()
-        assert connection.isolation_level == ""
-        backend = over(AsyncSqliteStore(connection))
-        assert (await backend.awrite("/a", "one")).ok
-        assert (await backend.aedit("/a", "one", "two")).ok
-        assert not connection.in_transaction
-        assert await text_in(other, "/a") == "two"
-        assert (await backend.adelete("/a")).ok
-        assert await other.aget(SPACE, "/a") is None
-
-
 async def test_reads_at_once_are_not_disturbed_by_one_another(opener: Opener) -> None:
     store = await opener.open()
     backend = over(store)
@@ -397,3 +326,19 @@ async def test_reads_at_once_are_not_disturbed_by_one_another(opener: Opener) ->
         tasks.cancel_scope.cancel()
     assert (await backend.aread("/d/1")).ok
     assert (await backend._identify_files())._reads == []
+
+
+async def test_changes_are_committed_on_a_connection_that_begins_transactions_by_itself(tmp_path: Path) -> None:
+    async with (
+        aiosqlite.connect(tmp_path / "store.db") as connection,
+        AsyncSqliteStore.from_conn_string(str(tmp_path / "store.db")) as other,
+    ):
+        await other.setup()
+        assert connection.isolation_level == ""
+        backend = over(AsyncSqliteStore(connection))
+        assert (await backend.awrite("/a", "one")).ok
+        assert (await backend.aedit("/a", "one", "two")).ok
+        assert not connection.in_transaction
+        assert await text_in(other, "/a") == "two"
+        assert (await backend.adelete("/a")).ok
+        assert await other.aget(SPACE, "/a") is None

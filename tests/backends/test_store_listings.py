@@ -86,6 +86,3 @@ async def test_changes_through_the_store_are_visible_at_once(store: BaseStore) -
     assert await times(store) == ["X", "X"]
     await store.adelete(SPACE, "/d/a.txt")
     assert await times(store) == ["X"]
-
-
-# --- cost ---

@@ -14,9 +14,6 @@ from deepfs.backends.composite import CompositeBackend
 from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.errors import PermissionDeniedError
-from deepfs.policy import WrapperBackend
-from deepfs.types import FileDownloadResponse
 from support.disks import tree
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
@@ -111,40 +108,8 @@ async def test_a_large_file_is_streamed_in_little_memory(tmp_path: Path) -> None
     assert peak < 8 * MB
 
 
-async def test_uploads_keep_mode_bits_and_do_not_follow_links_outside(tmp_path: Path) -> None:
-    root = tmp_path / "root"
-    backend = FilesystemBackend(root)
-    await backend.awrite("/run.sh", "old")
-
-    def prepare() -> None:
-        (root / "run.sh").chmod(0o755)
-        (tmp_path / "outside").write_text("secret")
-        (root / "link").symlink_to(tmp_path / "outside")
-
-    await anyio.to_thread.run_sync(prepare)
-    assert (await backend.aupload_stream("/run.sh", chunks(b"new"))).error is None
-    assert (await backend.aupload_stream("/link", chunks(b"new"))).error == "permission_denied"
-    with pytest.raises(PermissionDeniedError, match="/link"):
-        await streamed(backend, "/link")
-    found = await anyio.to_thread.run_sync(
-        lambda: ((root / "run.sh").stat().st_mode, (tmp_path / "outside").read_text())
-    )
-    assert (found[0] & 0o777, found[1]) == (0o755, "secret")
-
-
 async def test_an_upload_that_is_buffered_in_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfer, "MAX_HELD_BYTES", 10)
     backend = MemoryBackend()
     assert (await backend.aupload_stream("/a", chunks(b"123456", b"78901"))).error == "too_large"
     assert (await backend.aread("/a")).code == "file_not_found"
-
-
-async def test_an_override_of_download_files_applies_to_streams() -> None:
-    class Secretive(WrapperBackend):
-        async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-            return [FileDownloadResponse(path, error="permission_denied") for path in paths]
-
-    backend = Secretive(MemoryBackend())
-    await backend.awrite("/a", "secret")
-    with pytest.raises(PermissionDeniedError):
-        await streamed(backend, "/a")

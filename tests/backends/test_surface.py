@@ -24,14 +24,9 @@ from deepfs.types import WriteResult
 
 STUB: Final = Path(next(iter(deepfs.__path__)), "backends/_surface.pyi")
 BACKENDS: Final = [
-    CompositeBackend,
-    FilesystemBackend,
-    MemoryBackend,
-    SandboxBackendProtocol,
-    StateBackend,
-    StoreBackend,
+    CompositeBackend, FilesystemBackend, MemoryBackend, SandboxBackendProtocol, StateBackend, StoreBackend,
     WrapperBackend,
-]
+]  # fmt: skip
 
 
 def stubs() -> dict[str, Callable[..., Any]]:

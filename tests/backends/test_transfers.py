@@ -14,7 +14,7 @@ from deepfs import CompositeBackend, FilesystemBackend, FilesystemPermission, Me
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.compat.adapters import adapt_backend_protocol
 from deepfs.operations import Operation
-from deepfs.policy import HistoryBackend, ReadOnlyBackend, WrapperBackend
+from deepfs.policy import ReadOnlyBackend, WrapperBackend
 from deepfs.types import DeleteResult, FileDownloadResponse, FileUploadResponse, LsResult
 from support.disks import public_directory, recorded_modes, seen_by_nobody, tree
 from support.v1_backend import DuckS3
@@ -221,15 +221,6 @@ async def test_a_file_written_during_a_move_stays_and_is_a_conflict(root: Path, 
     assert await contents(backend, "/moved/a.txt", "/moved/deep/b.bin") == [b"one\r\n", b"\x00\xff"]
 
 
-async def test_a_file_written_to_flat_storage_during_a_move_is_a_conflict() -> None:
-    memory = MemoryBackend()
-    await memory.awrite("/d/a", "a")
-    source = ChangedBefore(memory, "delete", lambda: memory.write("/d/new", "new"))
-    backend = CompositeBackend(MemoryBackend(), {"/in/": source})
-    assert (await backend.amove("/in/d", "/moved")).code == "conflict"
-    assert [*memory._files] == ["/d/new"]
-
-
 async def test_an_edit_between_copy_and_delete_stays_and_is_a_conflict(root: Path) -> None:
     source = ChangedBefore(FilesystemBackend(root), "delete", lambda: (root / "d" / "a.txt").write_bytes(b"two"))
     backend = CompositeBackend(MemoryBackend(), {"/disk/": source})
@@ -274,22 +265,6 @@ async def test_a_move_and_its_concurrent_reverse_leave_one_copy(tmp_path: Path, 
     assert sorted(await contents(mounted(), "/here/d/f", "/there/d/f"), key=bool) == [None, b"kept"]
 
 
-async def test_a_source_without_conditional_delete_is_compared_just_before() -> None:
-    class Lacks(MemoryBackend):
-        async def adelete(self, path: str) -> DeleteResult:
-            return await super().adelete(path)
-
-    memory = Lacks()
-    await memory.awrite("/d/a", "a")
-    await memory.awrite("/d/b", "b")
-    source = ChangedBefore(memory, "delete", lambda: memory.write("/d/a", "edited", overwrite=True))
-    backend = CompositeBackend(MemoryBackend(), {"/in/": source})
-    assert (await backend.amove("/in/d", "/moved")).code == "conflict"
-    assert await contents(memory, "/d/a", "/d/b") == [b"edited", None]
-    assert (await backend.amove("/in/d", "/moved again")).ok
-    assert memory._files == {}
-
-
 async def test_a_file_created_at_the_destination_during_a_move_stays(root: Path) -> None:
     for name, content in (("a.txt", b"theirs"), ("b.bin", b"\x00theirs")):
         await in_thread((root / "one").write_bytes, b"\x00ours" if name == "b.bin" else b"ours")
@@ -330,25 +305,6 @@ async def test_a_failed_copy_keeps_the_source_and_reports_how_many_files_arrived
     assert (await in_thread(tree, root)) == before
 
 
-async def test_a_failed_delete_reports_the_files_that_exist_twice(root: Path) -> None:
-    from deepfs.errors import PermissionDeniedError
-
-    class Stubborn(WrapperBackend):
-        async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
-            if path.endswith(".bin"):
-                raise PermissionDeniedError(path, "stubborn")
-            return await super().adelete(path, if_match=if_match)
-
-    backend = CompositeBackend(MemoryBackend(), {"/disk/": Stubborn(FilesystemBackend(root))})
-    result = await backend.amove("/disk/d", "/moved")
-    assert result.code == "permission_denied"
-    assert "all of its 2 files are there, but 1 still lies in '/disk/d' as well" in str(result.error)
-    assert str(result.error).startswith("Error: Permission denied for '/disk/d/deep/b.bin': ")
-    assert "stubborn" in str(result.error)
-    assert (await in_thread(tree, root)) == {"d": None, "d/deep": None, "d/deep/b.bin": b"\x00\xff"}
-    assert await contents(backend, "/moved/a.txt", "/moved/deep/b.bin") == [b"one\r\n", b"\x00\xff"]
-
-
 # --- forged answers ---
 
 
@@ -381,24 +337,3 @@ async def test_forged_listings_reach_no_other_mount() -> None:
             there = {info.path for info in (await backend.aglob("**", target)).matches or ()}
             assert there <= {f"{target}/{name}" for name in ("a", "a/b", "memories")}, named
         assert await contents(memories, "/AGENTS.md") == [b"ours"]
-
-
-# --- other storages ---
-
-
-@pytest.mark.parametrize("apart", [False, True])
-async def test_a_history_keeps_moved_files_and_refuses_names_it_cannot_keep(root: Path, apart: bool) -> None:
-    history = HistoryBackend(FilesystemBackend(root), MemoryBackend() if apart else None)
-    backend = CompositeBackend(MemoryBackend(), {"/disk/": history})
-    assert (await backend.awrite("/disk/d/a.txt", "two", overwrite=True)).ok
-    assert (await backend.acopy("/disk/", "/all")).ok
-    assert (await backend.als("/all/.history")).code == "file_not_found"
-    await in_thread((root / "d" / LATIN).write_bytes, b"kept")
-    for refused in (await history.adelete("/d"), await history.amove("/d", "/e"), await backend.amove("/disk/d", "/e")):
-        assert refused.code == "invalid_path"
-    assert await in_thread((root / "d" / LATIN).read_bytes) == b"kept"
-    await in_thread((root / "d" / LATIN).unlink)
-    assert (await backend.amove("/disk/d", "/moved")).ok
-    assert [version.number for version in await history.ahistory("/d/a.txt")] == [1, 2]
-    assert await history.aread_version("/d/deep/b.bin", 1) == b"\x00\xff"
-    assert await contents(backend, "/moved/a.txt") == [b"two"]

@@ -178,14 +178,6 @@ def test_a_user_allows_variables(tree: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert deepfs("ls", on=tree).status == 0
 
 
-def test_a_file_may_be_called_as_an_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "deepfs.toml").write_text("url = 'nowhere://'")
-    for name in ("tree:deepfs.toml", "sqlite:x.db", "s3:bucket"):
-        (tmp_path / name).write_text("only a file\n")
-        assert deepfs("cat", name) == (0, "only a file\n", "")
-
-
 def test_history_and_restore(tree: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEEPFS_ENV", "USER_NAME")
     for text in ("one\n", "two\n", "three\n"):

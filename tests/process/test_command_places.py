@@ -58,16 +58,6 @@ def names(backend: str, count: int, start: int = 0) -> list[str]:
     return [f"{backend}{number}" for number in range(start, start + count)]
 
 
-async def test_the_commands_of_one_backend_start_in_order_up_to_the_limit() -> None:
-    async with anyio.create_task_group() as tasks:
-        commands = Commands(tasks)
-        await commands.add(*names("a", MAX_COMMANDS + 3))
-        assert commands.new() == names("a", MAX_COMMANDS)
-        await commands.end("a7", "a0")
-        assert commands.new() == names("a", 2, MAX_COMMANDS)
-        tasks.cancel_scope.cancel()
-
-
 async def test_other_backends_start_some_commands_although_all_places_are_taken() -> None:
     async with anyio.create_task_group() as tasks:
         commands = Commands(tasks)
@@ -77,16 +67,6 @@ async def test_other_backends_start_some_commands_although_all_places_are_taken(
         assert commands.new() == [*names("b", _ASSURED), "c0"]
         await commands.end("b1")
         assert commands.new() == [f"b{_ASSURED}"]
-        tasks.cancel_scope.cancel()
-
-
-async def test_backends_take_turns_where_places_get_free() -> None:
-    async with anyio.create_task_group() as tasks:
-        commands = Commands(tasks)
-        await commands.add(*names("a", MAX_COMMANDS + 2), *names("b", 6), *names("c", 5))
-        begun = commands.new()
-        await commands.end(*[name for name in begun if name[0] == "a"][: 2 * _ASSURED + 4])
-        assert commands.new() == ["a32", "b2", "c2", "a33"]
         tasks.cancel_scope.cancel()
 
 

@@ -2,13 +2,17 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Final
+from urllib.parse import urlsplit
 
+import pytest
+
+from support.object_stores import S3Server
 from support.served import served
 
-__all__ = ["Fault", "HttpProxy", "Request", "running_proxy"]
+__all__ = ["Fault", "HttpProxy", "Request", "one_proxy", "proxy"]
 
 _OF_ONE_HOP: Final = (b"connection", b"expect")
 _SLOW_DOWN: Final = b"<Error><Code>SlowDown</Code><Message>Reduce your request rate.</Message></Error>"
@@ -122,9 +126,17 @@ async def _received(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
     return Request(method, target, head, body)
 
 
-@contextmanager
-def running_proxy(upstream: int) -> Iterator[HttpProxy]:
-    """A proxy before the server at a port of the loopback interface, on a thread of its own."""
-    proxy = HttpProxy(upstream)
+@pytest.fixture(scope="module")
+def one_proxy(s3_server: S3Server) -> Iterator[HttpProxy]:
+    """A proxy before the S3 server, on a thread of its own."""
+    proxy = HttpProxy(urlsplit(s3_server.url).port or 0)
     with served(proxy.serve) as proxy.port:
         yield proxy
+
+
+@pytest.fixture
+def proxy(one_proxy: HttpProxy) -> Iterator[HttpProxy]:
+    """The proxy, as if it were new."""
+    one_proxy.without, one_proxy.fault, one_proxy.requests, one_proxy.sent = (), lambda request: None, [], 0
+    yield one_proxy
+    one_proxy.fault = lambda request: None

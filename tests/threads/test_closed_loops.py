@@ -24,7 +24,6 @@ from deepfs.threads.locks import PathLocks, path_locks
 from deepfs.threads.loop_bridge import LoopCallbacks, loop_callbacks
 from deepfs.threads.tasks import call_on, finish
 from support.counts import few_or_many
-from support.scripts import run_script
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
@@ -82,40 +81,6 @@ def test_a_lock_of_a_closed_loop_goes_to_the_next(is_kept: bool) -> None:
     assert not len(locks.table)
 
 
-def test_those_that_wait_already_get_the_lock_when_the_loop_is_closed() -> None:
-    locks, log = path_locks(object()), list[str]()
-    loop = asyncio.new_event_loop()
-    task = loop.create_task(hold(locks, lambda: asyncio.sleep(100)))
-    task._log_destroy_pending = False  # type: ignore[attr-defined] # Not a fault here.
-    loop.run_until_complete(asyncio.sleep(0))
-    with (
-        in_thread(lambda: edit(locks, log, "thread")),
-        in_thread(lambda: asyncio.run(hold(locks, lambda: asyncio.sleep(0)))),
-    ):
-        time.sleep(0.05)
-        assert not log
-        loop.close()
-    assert not len(locks.table)
-
-
-def test_one_who_waited_on_a_closed_loop_is_passed_over() -> None:
-    locks, log, ended = path_locks(object()), list[str](), threading.Event()
-    begun = threading.Event()
-
-    def keep() -> bool:
-        with locks.hold_blocking("/a"):
-            begun.set()
-            return ended.wait(20)
-
-    with in_thread(keep):
-        begun.wait()
-        task = abandoned(lambda: hold(locks, lambda: asyncio.sleep(0)))
-        ended.set()
-    edit(locks, log, "here")
-    assert log == ["here"]
-    del task
-
-
 @pytest.mark.parametrize("is_kept", [True, False])
 @pytest.mark.parametrize("is_shielded", [True, False])
 def test_the_work_of_a_closed_loop_ends_before_the_lock_goes_on(is_kept: bool, is_shielded: bool) -> None:
@@ -142,76 +107,6 @@ def test_the_work_of_a_closed_loop_ends_before_the_lock_goes_on(is_kept: bool, i
     assert log == ["closed loop", "next"]
 
 
-CUSTOM = """
-    import asyncio, gc, os, threading, time
-    from deepfs import MemoryBackend
-    from deepfs.backends.wrapper import WrapperBackend
-    from deepfs.threads.locks import path_locks
-    from deepfs.types import WriteResult
-
-    locks, log = path_locks(object()), []
-    begun, may_end = threading.Event(), threading.Event()
-
-    class Custom(WrapperBackend):
-        is_synchronous = False
-        asks_the_loop = False
-
-        def write(self, path, content, *, overwrite=False, if_match=None):
-            begun.set()
-            may_end.wait()
-            result = super().write(path, content) if self.asks_the_loop else WriteResult(path=path)
-            log.append("closed loop")
-            return result
-
-    backend = Custom(MemoryBackend())
-
-    async def change():
-        async with locks.hold("/a"):
-            await backend.awrite("/a", "x")
-
-    loop = asyncio.new_event_loop()
-    task = loop.create_task(change())
-
-    def begin():
-        while not begun.is_set():
-            loop.run_until_complete(asyncio.sleep(0))
-
-    def edit():
-        with locks.hold_blocking("/a"):
-            log.append("next")
-
-    def start_edit():
-        thread = threading.Thread(target=edit, daemon=True)
-        thread.start()
-        return thread
-
-    def end(thread, *expected):
-        thread.join(20)
-        print(log, flush=True)
-        os._exit(log != [*expected])  # anyio's threads for a closed loop do not end by themselves.
-"""
-"""A backend with a sync method, which runs in a thread of anyio, on a loop to be closed."""
-
-
-@pytest.mark.parametrize("is_kept", [True, False])
-def test_a_sync_method_of_a_closed_loop_ends_before_the_lock_goes_on(is_kept: bool) -> None:
-    run_script(
-        CUSTOM
-        + f"""
-    begin()
-    loop.close()
-    if not {is_kept}:
-        del task
-        gc.collect()
-    thread = start_edit()
-    time.sleep(0.1)
-    assert not log
-    may_end.set()
-    end(thread, "closed loop", "next")
-    """
-    )
-
-
 def test_a_thread_begins_nothing_for_a_closed_loop() -> None:
     loop = asyncio.new_event_loop()
 
@@ -225,22 +120,6 @@ def test_a_thread_begins_nothing_for_a_closed_loop() -> None:
     assert not found.is_lost()
     found.leave_thread()
     assert found.is_lost()
-
-
-def test_a_sync_method_that_waits_for_a_closed_loop_holds_up_nobody() -> None:
-    run_script(
-        CUSTOM
-        + """
-    backend.asks_the_loop = True
-    begin()
-    may_end.set()
-    time.sleep(0.1)  # It has asked the loop, which runs no more.
-    loop.close()
-    end(start_edit(), "next")
-    """,
-        "-W",
-        "ignore",  # Python tells of the coroutine that the loop was asked to run.
-    )
 
 
 def test_a_sync_call_waits_for_work_that_its_own_thread_has_left_behind() -> None:

@@ -6,7 +6,6 @@ from contextvars import ContextVar
 import anyio
 import pytest
 
-from deepfs.sync import run_sync
 from deepfs.threads.background import background_loop, start_in_background
 from support.waiting import until
 
@@ -28,21 +27,6 @@ def test_calls_run_on_one_loop_of_their_own_with_the_context_of_the_caller() -> 
         start_in_background(lambda index=index: call(index))
         assert event.wait(10)
     assert seen == [("deepfs-tasks", False, "here")] * 2
-
-
-def test_a_call_that_blocks_does_not_hold_up_sync_calls() -> None:
-    blocked, opened = threading.Event(), threading.Event()
-
-    async def block() -> None:
-        blocked.set()
-        opened.wait(10)
-
-    start_in_background(block)
-    assert blocked.wait(10)
-    try:
-        run_sync(anyio.lowlevel.checkpoint)
-    finally:
-        opened.set()
 
 
 @pytest.mark.anyio

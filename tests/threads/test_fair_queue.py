@@ -3,7 +3,6 @@
 from collections import Counter
 from typing import NamedTuple
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,59 +15,12 @@ class Item(NamedTuple):
     turn: int = 0
 
 
-def items(text: str) -> list[Item]:
-    return [Item(name[0], int(name[1:])) for name in text.split()]
-
-
-def filled(text: str, most: float = 100) -> FairQueue[Item]:
-    queue: FairQueue[Item] = FairQueue(most)
-    for item in items(text):
-        queue.put(item)
-    return queue
-
-
 def served(queue: FairQueue[Item], most: float = 100) -> list[Item]:
     """All that the queue serves until nothing may be served, while nothing ends."""
     found = []
     while (item := queue.pop(most)) is not None:
         found.append(item)
     return found
-
-
-def test_a_group_at_its_limit_holds_up_no_other() -> None:
-    queue = filled("a1 a2 a3 b1 b2 b3", most=2)
-    assert served(queue) == items("a1 b1 a2 b2")
-    assert not queue
-    queue.end(Item("a", 1))
-    assert queue
-    assert served(queue) == items("a3")
-
-
-def test_interrupted_items_come_before_new_ones_of_their_group_and_count_as_served() -> None:
-    queue = filled("a1 a2 a3 b1", most=2)
-    assert [queue.pop() for _ in range(3)] == items("a1 b1 a2")
-    for item in items("a2 a1 b1"):
-        queue.put_back(item)
-    assert served(queue) == items("a2 b1 a1")
-    for item in items("a1 a2 b1"):
-        queue.end(item)
-    assert served(queue) == items("a3")
-
-
-def test_items_can_be_taken_out() -> None:
-    queue = filled("a1 a2 b1")
-    assert queue.pop() == Item("a", 1)
-    queue.put_back(Item("a", 1))
-    queue.remove(Item("a", 1))
-    queue.remove(Item("b", 1))
-    assert served(queue) == items("a2")
-    for item in items("a3 a4 b1"):
-        queue.put(item)
-    queue.remove(Item("a", 4))
-    with pytest.raises(ValueError, match="not in deque"):
-        queue.remove(Item("b", 2))
-    with pytest.raises(KeyError):
-        queue.remove(Item("c", 1))
 
 
 def test_turns_of_a_group_are_served_in_rotation() -> None:

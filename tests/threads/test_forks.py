@@ -86,73 +86,6 @@ def test_locks_that_are_held_too_long_are_free_in_the_child() -> None:
     """)
 
 
-def test_a_fork_does_not_hold_up_threads_that_take_several_locks() -> None:
-    in_script("""
-    locks, begun = [ForkSafeLock() for _ in range(2)], threading.Barrier(3)
-
-    def take(first, second):
-        with first:
-            begun.wait()
-            time.sleep(0.05)
-            if first is locks[0]:
-                return
-            with second:
-                pass
-
-    threads = [start(lambda pair=pair: take(*pair)) for pair in (locks, locks[::-1])]
-    begun.wait()
-    began = time.monotonic()
-    fork(lambda: [lock.__enter__() for lock in locks])
-    assert time.monotonic() - began < forks._PATIENCE_S
-    for thread in threads:
-        thread.join()
-    """)
-
-
-def test_threads_may_fork_at_the_same_time() -> None:
-    in_script("""
-    locks = [ForkSafeLock() for _ in range(10)]
-
-    def fork_often():
-        for _ in range(20):
-            fork(lambda: [lock.__enter__() for lock in locks])
-
-    threads = [start(fork_often) for _ in range(3)]
-    for thread in threads:
-        thread.join()
-    for lock in locks:
-        with lock:
-            pass
-    """)
-
-
-def test_a_signal_handler_may_fork_while_its_thread_forks() -> None:
-    in_script("""
-    taken, held = [], []
-
-    class Interrupted(ForkSafeLock):
-        def acquire(self, timeout=-1):
-            got = super().acquire(timeout)
-            taken.append(self)
-            if len(taken) == 5:
-                fork(lambda: None)
-                held.clear()
-            return got
-
-        def forget_threads(self, *, is_held):
-            held.append(is_held)
-
-    locks = [Interrupted() for _ in range(10)]
-
-    def look():
-        assert held == [True] * 10, held
-
-    fork(look)
-    for lock in locks:
-        start(lambda: lock.acquire(0) or os._exit(1)).join()
-    """)
-
-
 def test_a_thread_that_forks_within_a_step_goes_on_in_the_child() -> None:
     in_script("""
     import anyio
@@ -176,43 +109,6 @@ def test_a_thread_that_forks_within_a_step_goes_on_in_the_child() -> None:
         await use()
 
     anyio.run(begin)
-    """)
-
-
-def test_a_step_lock_forgets_the_threads_of_the_parent() -> None:
-    # A thread of the child often has the number of a thread of the parent.
-    in_script("""
-    from deepfs.threads.locks import StepLock
-
-    forks._PATIENCE_S = 0.1
-    lock, begun, ended = StepLock(), threading.Event(), threading.Event()
-
-    def drive(coroutine):
-        try:
-            coroutine.send(None)
-        except StopIteration:
-            pass
-
-    async def keep():
-        async with lock.hold():
-            begun.set()
-            ended.wait()
-
-    thread = start(lambda: drive(keep()))
-    begun.wait()
-    waiting = start(lambda: drive(keep()))
-    while len(lock._inside) < 2:
-        time.sleep(0.001)
-
-    def use():
-        assert not lock._inside
-        ended.set()
-        drive(keep())
-
-    fork(use)
-    ended.set()
-    thread.join()
-    waiting.join()
     """)
 
 

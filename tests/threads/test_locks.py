@@ -7,8 +7,7 @@ import random
 import threading
 import weakref
 from collections.abc import Coroutine, Iterator
-from contextlib import AsyncExitStack, contextmanager
-from functools import partial
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deepfs import FilesystemBackend
+from deepfs.disk import file_locks
 from deepfs.threads.locks import LockTable, PathLocks, Request, path_locks
-from deepfs.threads.loop_bridge import waiting_threads
 from support.waiting import until_tasks_wait
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
@@ -73,42 +72,7 @@ def test_a_request_is_granted_exactly_when_no_earlier_one_excludes_it(data: st.D
     assert len(table) == 0
 
 
-def test_a_change_of_the_table_during_a_change_is_deferred() -> None:
-    """As if garbage collection ended a task that holds a lock while the table is being changed."""
-    table = LockTable()
-    first, second, third = Request(["/a"]), Request(["/a"]), Request(["/a"])
-    second.notify = lambda: table.leave(second)
-    for request in (first, second, third):
-        table.enter(request)
-    table.leave(first)
-    assert third.is_granted
-    table.leave(third)
-    assert len(table) == 0
-
-
 # --- tasks -----------------------------------------------------------------------------------------------------------
-
-
-class LeavesWhenSeen(set[str]):
-    """The obstacles of a request that leaves the table when somebody looks at them."""
-
-    def __init__(self, table: LockTable, request: Request) -> None:
-        super().__init__(request.obstacles)
-        self.leave = partial(table.leave, request)
-
-    def __iter__(self) -> Iterator[str]:
-        self.leave()
-        return iter(self.copy())
-
-
-def test_a_request_that_leaves_during_the_search_hides_no_order() -> None:
-    """What stands behind a request that has left is not taken for something before it."""
-    table, holder, leaving, last = LockTable(), Request(["/q"]), Request(["/p", "/q"]), Request(["/p", "/q"])
-    for number, request in enumerate((holder, leaving, last)):
-        request.thread = number
-        table.enter(request)
-    leaving.obstacles = LeavesWhenSeen(table, leaving)
-    assert table.threads_before(last) == {holder.thread, leaving.thread}
 
 
 def test_locking_a_free_path_does_not_suspend(locks: PathLocks) -> None:
@@ -117,64 +81,6 @@ def test_locking_a_free_path_does_not_suspend(locks: PathLocks) -> None:
             assert len(locks.table) > 0
 
     without_loop(hold())
-
-
-def test_a_coroutine_without_a_loop_waits_for_another_thread(locks: PathLocks) -> None:
-    order: list[str] = []
-    held = threading.Event()
-
-    def other() -> None:
-        with locks.hold_blocking("/a"):
-            held.set()
-            while len(locks.table.requests("/a")) < 2:
-                pass
-            order.append("other")
-
-    async def hold() -> None:
-        async with locks.hold("/a"):
-            order.append("coroutine")
-
-    thread = threading.Thread(target=other)
-    thread.start()
-    assert held.wait(10)
-    without_loop(hold())
-    thread.join(10)
-    assert order == ["other", "coroutine"]
-
-
-async def test_locks_are_granted_in_the_order_of_requests(locks: PathLocks) -> None:
-    order: list[int] = []
-
-    async def hold(number: int, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-        hold = locks.hold("/a" if number % 2 else "/a/b", f"/x{number}")
-        task_status.started()
-        async with hold:
-            order.append(number)
-            await anyio.lowlevel.checkpoint()
-
-    async with anyio.create_task_group() as group, locks.hold("/a/b/c"):
-        for number in range(20):
-            await group.start(hold, number)
-            await until_tasks_wait()
-        assert order == []
-    assert order == list(range(20))
-
-
-async def test_several_paths_are_locked_together_or_not_at_all(locks: PathLocks) -> None:
-    granted = anyio.Event()
-
-    async def both() -> None:
-        async with locks.hold("/a", "/b"):
-            granted.set()
-
-    async with anyio.create_task_group() as group, AsyncExitStack() as stack:
-        async with locks.hold("/a"):
-            await stack.enter_async_context(locks.hold("/b"))
-            group.start_soon(both)
-            await until_tasks_wait()
-        await until_tasks_wait()
-        assert not granted.is_set()
-    assert granted.is_set()
 
 
 async def test_a_cancelled_wait_is_removed_and_blocks_no_later_request(locks: PathLocks) -> None:
@@ -211,34 +117,6 @@ async def test_a_grant_just_before_the_wait_is_not_missed(locks: PathLocks, monk
 
 
 # --- threads ---------------------------------------------------------------------------------------------------------
-
-
-async def test_a_task_waits_for_a_thread_and_a_thread_for_a_task(locks: PathLocks) -> None:
-    order: list[str] = []
-    held, released = threading.Event(), threading.Event()
-
-    def in_thread() -> None:
-        with locks.hold_blocking("/a/b"):
-            held.set()
-            assert released.wait(10)
-            order.append("thread")
-        with locks.hold_blocking("/a"):
-            order.append("thread again")
-
-    async def in_task() -> None:
-        async with locks.hold("/a"):
-            order.append("task")
-            await anyio.sleep(0.02)
-            order.append("task ends")
-
-    with anyio.fail_after(10):
-        async with anyio.create_task_group() as group:
-            group.start_soon(anyio.to_thread.run_sync, in_thread)
-            await anyio.to_thread.run_sync(held.wait)
-            group.start_soon(in_task)
-            await until_tasks_wait()
-            released.set()
-    assert order == ["thread", "task", "task ends", "thread again"]
 
 
 class Watch:
@@ -312,63 +190,6 @@ def test_mutual_exclusion_across_loops_and_threads(locks: PathLocks) -> None:
     assert watch.entries > 400
 
 
-@pytest.mark.parametrize("kind", ["asyncio", "trio", "blocking"])
-def test_a_request_that_enters_the_queues_late_does_not_wait_for_its_caller(
-    locks: PathLocks, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    """A third thread is changing the table, so what the request waits for is known only when it waits already."""
-    changing, go_on = threading.Event(), threading.Event()
-    enter = LockTable._enter
-    refused: list[str] = []
-
-    def slowly(table: LockTable, request: Request) -> None:
-        if "/slow" in request.claims:
-            changing.set()
-            assert go_on.wait(20)
-        enter(table, request)
-
-    def change() -> None:
-        with locks.hold_blocking("/slow"):
-            pass
-
-    async def hold() -> None:
-        async with anyio.create_task_group() as group:
-            group.start_soon(go_on_when_waiting)
-            async with locks.hold("/a"):
-                pytest.fail("held twice")
-
-    async def go_on_when_waiting() -> None:
-        await until_tasks_wait()
-        go_on.set()
-
-    def hold_blocking() -> None:
-        threading.Timer(0.1, go_on.set).start()
-        with locks.hold_blocking("/a"):
-            pytest.fail("held twice")
-
-    def call(caller: int) -> None:
-        waiting_threads.set(frozenset([caller]))
-        try:
-            hold_blocking() if kind == "blocking" else anyio.run(hold, backend=kind)
-        except* RuntimeError as group:
-            refused.extend(map(str, leaves(group)))
-
-    monkeypatch.setattr(LockTable, "_enter", slowly)
-    with locks.hold_blocking("/a"):
-        threads = [threading.Thread(target=change), threading.Thread(target=call, args=(threading.get_ident(),))]
-        threads[0].start()
-        assert changing.wait(20)
-        threads[1].start()
-        for thread in threads:
-            thread.join(20)
-    assert ["itself" in why for why in refused] == [True]
-
-
-def leaves(group: BaseExceptionGroup[Any]) -> list[BaseException]:
-    nested = (leaves(each) if isinstance(each, BaseExceptionGroup) else [each] for each in group.exceptions)
-    return [each for leaf in nested for each in leaf]
-
-
 # --- scopes ----------------------------------------------------------------------------------------------------------
 
 
@@ -386,6 +207,24 @@ def test_copies_of_a_backend_share_its_locks(tmp_path: Path) -> None:
     backend = FilesystemBackend(tmp_path)
     for copied in (copy.copy(backend), copy.deepcopy(backend), pickle.loads(pickle.dumps(backend))):
         assert copied._locks is backend._locks is path_locks(("disk", str(tmp_path)))
+
+
+def test_a_file_that_is_replaced_just_before_it_is_locked_is_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, other = tmp_path / "a", tmp_path / "b"
+    file.write_text("old")
+    try_lock = file_locks.try_lock
+
+    def replaced(descriptor: int) -> bool:
+        monkeypatch.setattr(file_locks, "try_lock", try_lock)
+        other.write_text("another old")
+        other.replace(file)
+        return try_lock(descriptor)
+
+    monkeypatch.setattr(file_locks, "try_lock", replaced)
+    assert FilesystemBackend(tmp_path).edit("/a", "old", "new").ok
+    assert file.read_text() == "another new"
 
 
 def test_locks_do_not_keep_their_scope_alive() -> None:

@@ -1,22 +1,18 @@
 """Blocking calls in worker threads: results, cancellation, fairness, several loops, forks and interpreter exit."""
 
-import asyncio
 import itertools
-import subprocess
-import sys
-import textwrap
 import threading
 import time
 from collections.abc import Iterator
-from functools import partial
 
 import anyio
 import pytest
 
 from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
-from deepfs.threads.pool import FairQueue, Job, WorkerPool
-from support.waiting import until, until_tasks_wait
+from deepfs.threads.pool import Job, WorkerPool
+from support.scripts import run_script
+from support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
@@ -52,12 +48,6 @@ def one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool._pools, "short", WorkerPool("test", core=1, limit=1))
 
 
-@pytest.fixture
-def fresh_pool(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace the pool for short calls by one without threads yet."""
-    monkeypatch.setattr(pool._pools, "short", WorkerPool("test", core=1, limit=40))
-
-
 def fail(error: BaseException) -> None:
     raise error
 
@@ -81,19 +71,6 @@ async def test_stop_iteration_is_an_error_and_not_a_result() -> None:
     with pytest.raises(RuntimeError) as caught:
         await pool.run(fail, StopIteration("5"))
     assert isinstance(caught.value.__cause__, StopIteration)
-
-
-async def test_run_each_raises_the_first_error_after_the_calls_in_flight() -> None:
-    seen: list[int] = []
-
-    def odd(number: int) -> None:
-        seen.append(number)
-        if number % 2:
-            raise ValueError(number)
-
-    with pytest.raises(ValueError, match="1"):
-        await pool.run_each(odd, range(10))
-    assert sorted(seen) == list(range(10))
 
 
 # --- cancellation ----------------------------------------------------------------------------------------------------
@@ -128,6 +105,19 @@ async def test_a_call_cancelled_in_the_queue_never_runs(gate: Gate) -> None:
         assert not gate.ended
         gate.opened.set()
     assert await pool.run(len, calls) == 0
+
+
+async def test_run_each_raises_the_first_error_after_the_calls_in_flight() -> None:
+    seen: list[int] = []
+
+    def odd(number: int) -> None:
+        seen.append(number)
+        if number % 2:
+            raise ValueError(number)
+
+    with pytest.raises(ValueError, match="1"):
+        await pool.run_each(odd, range(10))
+    assert sorted(seen) == list(range(10))
 
 
 async def test_an_abandoned_call_releases_its_caller_at_once(gate: Gate) -> None:
@@ -192,20 +182,6 @@ async def test_cancelling_a_call_cancels_the_deadline_given_to_run() -> None:
             group.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_a_native_asyncio_cancellation_waits_for_the_call(gate: Gate) -> None:
-    task = asyncio.create_task(pool.run(gate))
-    await gate.wait_begun()
-    for _ in range(3):
-        task.cancel()
-        await asyncio.sleep(0.01)
-        assert not task.done()
-    gate.opened.set()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert gate.ended
-
-
 # --- fairness --------------------------------------------------------------------------------------------------------
 
 
@@ -223,48 +199,6 @@ async def test_one_call_does_not_wait_behind_thousands_of_earlier_calls(gate: Ga
         gate.opened.set()
     assert served.index("alone") < 3
     assert len(served) == 5001
-
-
-@pytest.mark.parametrize("workers", ["fresh_pool", "one_worker"])
-async def test_a_result_is_delivered_while_the_worker_runs_the_next_call(
-    workers: str, request: pytest.FixtureRequest, gate: Gate
-) -> None:
-    request.getfixturevalue(workers)
-    delivered, kept = anyio.Event(), Gate()
-
-    async def quick() -> None:
-        await pool.run(len, "quick")
-        delivered.set()
-
-    async with anyio.create_task_group() as group:
-        for call in (lambda: pool.run(kept), quick, lambda: pool.run(gate)):
-            group.start_soon(call)
-            await until_tasks_wait()
-        kept.opened.set()
-        with anyio.fail_after(10):
-            await delivered.wait()
-        gate.opened.set()
-
-
-@pytest.mark.usefixtures("fresh_pool")
-async def test_slow_calls_get_more_workers_which_end_when_idle() -> None:
-    running = most = 0
-    counting = threading.Lock()
-
-    def slow(_: int) -> None:
-        nonlocal running, most
-        with counting:
-            running += 1
-            most = max(most, running)
-        time.sleep(0.02)
-        with counting:
-            running -= 1
-
-    others = threading.active_count()
-    await pool.run_each(slow, range(100))
-    assert most > 3
-    # One worker remains, and one that looks on.
-    await until(lambda: threading.active_count() <= others + 2)
 
 
 async def test_long_work_does_not_delay_short_work() -> None:
@@ -302,28 +236,6 @@ async def test_a_storage_that_does_not_answer_blocks_only_its_own_calls(monkeypa
     await until(lambda: all(gate.ended for gate in stuck))
 
 
-async def test_many_jobs_of_few_storages_all_run_within_the_limit_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    workers = WorkerPool("test", core=2, limit=16, most=2, threads=64, takes_turns=True)
-    monkeypatch.setattr(pool._pools, "long", workers)
-    running: list[str] = []
-    most: list[int] = []
-    left = threading.Semaphore(0)
-
-    def work(storage: str) -> None:
-        running.append(storage)
-        most.append(running.count(storage))
-        time.sleep(0.0001)
-        running.remove(storage)
-        left.release()
-
-    for number in range(600):
-        pool.start_long(storage := "abc"[number % 3], work, storage)
-    for _ in range(600):
-        await until(lambda: left.acquire(blocking=False))
-    assert max(most) <= 2
-    await until(lambda: not workers._queue.served)
-
-
 # --- loops, forks, exit ----------------------------------------------------------------------------------------------
 
 
@@ -346,38 +258,6 @@ async def test_existing_workers_continue_if_no_thread_can_be_started(monkeypatch
     assert len(workers._unstarted) == left
 
 
-def test_another_thread_may_import_trio_during_calls() -> None:
-    run_script("""
-        import importlib, threading
-        import anyio
-        from deepfs.threads import pool
-
-        async def call():
-            assert await pool.run(int, "1") == 1
-
-        def load():
-            importlib.import_module("trio")
-            loaded.append(True)
-
-        anyio.run(call)
-        loaded = []
-        thread = threading.Thread(target=load)
-        thread.start()
-        while thread.is_alive():
-            anyio.run(call)
-        assert loaded
-    """)
-
-
-def run_script(script: str) -> str:
-    """Run `script` in a new interpreter, check that it exits without errors, and return what it prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=30, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
-
-
 def test_a_stuck_call_does_not_keep_the_interpreter_from_ending() -> None:
     script = """
         import time, anyio
@@ -391,32 +271,10 @@ def test_a_stuck_call_does_not_keep_the_interpreter_from_ending() -> None:
 
         anyio.run(main)
     """
-    begun = time.monotonic()
     run_script(script)
-    assert time.monotonic() - begun < 20
 
 
 # --- no thread on which the others depend -----------------------------------------------------------------------------
-
-
-def test_the_queue_is_looked_at_by_one_thread_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    workers = WorkerPool("test", core=1, limit=3)
-    seen: list[bool] = []
-
-    def looked_at(queue: FairQueue[Job[None]]) -> bool:
-        if queue is workers._queue:
-            seen.append(workers._lock._is_owned())  # type: ignore[attr-defined] # Not in the stubs.
-        return is_filled(queue)
-
-    is_filled = FairQueue.__bool__
-    monkeypatch.setattr(FairQueue, "__bool__", looked_at)
-    ended = threading.Semaphore(0)
-    for number in range(6):
-        workers.submit(Job(number, None, ended.release, time.sleep, (0.1,)))
-    for _ in range(6):
-        assert ended.acquire(timeout=20)
-    assert seen
-    assert all(seen)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -442,40 +300,3 @@ def test_no_job_is_lost_with_a_thread_that_fails(failing: str, number: int, monk
     for _ in range(6):
         assert ended.acquire(timeout=10)
     stuck.set()
-
-
-async def test_calls_for_dead_storages_leave_threads_to_others(monkeypatch: pytest.MonkeyPatch, gate: Gate) -> None:
-    monkeypatch.setattr(pool._pools, "short", WorkerPool("test", core=1, limit=6, most=2))
-    begun: list[str] = []
-
-    def wait(name: str) -> None:
-        begun.append(name)
-        gate()
-
-    async with anyio.create_task_group() as tasks:
-        for name in "aaaabbbb":
-            tasks.start_soon(partial(pool.run, wait, name, storage=name))
-        with anyio.fail_after(10):
-            await until(lambda: sorted(begun) == ["a", "a", "b", "b"])
-            for _ in range(5):
-                assert await pool.run(len, "abc", storage="c") == 3
-                assert await pool.run_each(len, ["ab"] * 10) == [2] * 10
-        assert sorted(begun) == ["a", "a", "b", "b"]
-        gate.opened.set()
-    assert len(begun) == 8
-
-
-async def test_results_are_delivered_before_the_last_of_several_calls_gets_stuck(gate: Gate) -> None:
-    """The worker does not wake the loop after each call if others wait, but another thread does so soon."""
-    results: list[int] = []
-
-    async def quick() -> None:
-        results.append(await pool.run(len, "abc"))
-
-    async with anyio.create_task_group() as tasks:
-        for _ in range(50):
-            tasks.start_soon(quick)
-        tasks.start_soon(lambda: pool.run(gate, abandon_on_cancel=True))
-        with anyio.fail_after(10):
-            await until(lambda: len(results) == 50)
-        gate.opened.set()

@@ -2,17 +2,12 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 
 import anyio
 import pytest
 
-from deepfs import FilesystemBackend
-from deepfs.errors import DeadlineError
-from deepfs.search.request import GrepRequest
 from deepfs.threads import deadline as module_of_deadline
 from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
@@ -107,24 +102,6 @@ async def test_many_calls_of_one_storage_have_one_turn_together(workers: WorkerP
     assert calls.log[9:] == [name for number in range(2, 6) for name in [f"m{number}"] * 2]
 
 
-async def test_an_error_after_an_interruption_reaches_the_caller(workers: WorkerPool, gate: Gate) -> None:
-    def fail(deadline: Deadline) -> None:
-        deadline.check()
-        raise ValueError("odd")
-
-    async def call() -> None:
-        with pytest.raises(ValueError, match="odd"):
-            await pool.run_long(fail, storage="failing")
-
-    calls = Calls(gate)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(calls.run, ("a", "a", 2), ("b", "b", 4))
-        await until(gate.begun.is_set)
-        tasks.start_soon(call)
-    assert calls.results == {"a": "a", "b": "b"}
-    await until(lambda: is_at_rest(workers))
-
-
 class Interrupted:
     """A call that is interrupted by a gate, which then holds the worker."""
 
@@ -203,32 +180,6 @@ async def test_a_call_goes_on_if_no_thread_can_be_started_for_another(
     await until(lambda: is_at_rest(workers))
 
 
-async def test_places_that_were_added_are_given_up_when_turns_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "_TURN_S", 0)
-    monkeypatch.setattr(pool, "_PATIENCE_S", 60)
-    workers = WorkerPool("test", core=1, limit=1, most=2, threads=10, takes_turns=True)
-    monkeypatch.setattr(pool._pools, "long", workers)
-    stopped, steps = threading.Event(), dict.fromkeys("abc", 0)
-
-    def work(name: str, deadline: Deadline) -> None:
-        while not stopped.is_set():
-            steps[name] += 1
-            deadline.check()
-
-    async with anyio.create_task_group() as tasks:
-        workers._places = 3
-        for name in steps:
-            tasks.start_soon(lambda name=name: pool.run_long(partial(work, name), storage=name))
-        await until(lambda: workers._queue.served == 3)
-        with workers._lock:
-            workers._places = 1
-        await until(lambda: len(workers._running) <= 1)
-        before = {**steps}
-        await until(lambda: all(steps[name] > before[name] for name in steps))
-        stopped.set()
-    await until(lambda: is_at_rest(workers))
-
-
 async def test_a_call_that_checks_no_deadline_loses_its_place(monkeypatch: pytest.MonkeyPatch, gate: Gate) -> None:
     workers = WorkerPool("test", core=1, limit=1, most=2, threads=4, takes_turns=True)
     monkeypatch.setattr(pool._pools, "long", workers)
@@ -239,78 +190,4 @@ async def test_a_call_that_checks_no_deadline_loses_its_place(monkeypatch: pytes
         await pool.run_long(partial(walk, calls.log, "a", 3), storage="a")
     assert not gate.opened.is_set()
     gate.opened.set()
-    await until(lambda: is_at_rest(workers))
-
-
-# --- calls that go on without a place ---------------------------------------------------------------------------------
-
-
-async def test_a_cancelled_call_goes_on_and_may_be_interrupted_again(workers: WorkerPool, gate: Gate) -> None:
-    begun, cancelled, resumed, ended = (threading.Event() for _ in range(4))
-    deadline, other = Deadline(), threading.Event()
-
-    def work() -> None:
-        begun.set()
-        with suppress(DeadlineError):
-            while True:
-                deadline.check()
-        cancelled.set()
-        assert resumed.wait(20)
-        Deadline().check()  # Of other work of the same call, which is not cancelled.
-        ended.set()
-
-    pool.start_long("work", work)
-    await until(begun.is_set)
-    pool.start_long("gate", gate)
-    await until(lambda: gate.begun.is_set() and is_interrupted(workers))
-    pool.start_long("work", other.set)
-    deadline.cancel()
-    await until(cancelled.is_set)
-    gate.opened.set()
-    resumed.set()
-    await until(lambda: ended.is_set() and other.is_set())
-    await until(lambda: is_at_rest(workers))
-
-
-# --- searches on disk ------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    for number in range(20):
-        (tmp_path / f"{number:02}.txt").write_text("a line with ab")
-    return tmp_path
-
-
-async def test_one_of_two_searches_of_an_interrupted_batch_can_be_cancelled(
-    workers: WorkerPool, gate: Gate, tree: Path
-) -> None:
-    backend, begun, found = FilesystemBackend(tree, ripgrep=False), threading.Event(), dict[str, int]()
-
-    def hidden(path: str, *, is_dir: bool) -> bool:
-        begun.set()
-        assert is_dir or path <= "/05.txt" or gate.begun.wait(20)
-        return threading.Event().wait(0.002)  # So a check at each file looks at the deadline.
-
-    async def search(pattern: str, scope: anyio.CancelScope) -> None:
-        with scope:
-            found[pattern] = len((await backend.arun(GrepRequest(pattern, hidden=hidden))).matches or ())
-
-    first, second = anyio.CancelScope(), anyio.CancelScope()
-    async with anyio.create_task_group() as tasks, anyio.create_task_group() as both:
-        tasks.start_soon(pool.run_long, held := Gate())
-        await until(held.begun.is_set)
-        both.start_soon(search, "a", first)
-        both.start_soon(search, "b", second)
-        await until_tasks_wait()
-        held.opened.set()
-        await until(begun.is_set)
-        pool.start_long("gate", gate)
-        await until(lambda: is_interrupted(workers) and gate.begun.is_set())
-        first.cancel()
-        with anyio.fail_after(10):
-            await until(lambda: first.cancelled_caught)
-        assert not gate.opened.is_set()
-        gate.opened.set()
-    assert found == {"b": 20}
     await until(lambda: is_at_rest(workers))

@@ -219,6 +219,8 @@ class Storage(ABC):
         """The answer to a request, or what is awaited for it."""
         if type(request) is Work:
             return run_search(request.run, deadline=request.deadline, is_short=request.is_short, storage=self.scope)
+        if type(request) is Together:
+            return [each.ask(self) for each in request.requests]
         return request.ask(self)
 
     def look(self, plan: Callable[[], Plan[T]], kind: Kind) -> Awaitable[T]:

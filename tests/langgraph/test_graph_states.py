@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-import anyio
 import pytest
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableConfig
@@ -102,16 +101,6 @@ def test_a_sync_run_gives_the_same_results() -> None:
     for state in STATES:
         graph = builder(state, work).compile(checkpointer=InMemorySaver(), store=InMemoryStore())
         assert graph.invoke({}, THREAD)["log"] == EXPECTED
-
-
-async def test_sync_and_async_streams_give_the_same_results() -> None:
-    modes: Any = ["values", "updates", "debug", "tasks", "checkpoints"]
-    graph = builder(Typed, awork).compile(checkpointer=InMemorySaver(), store=InMemoryStore())
-    parts = [part async for part in graph.astream({}, THREAD, stream_mode=modes)]
-    assert [value for mode, value in parts if mode == "values"][-1]["files"]["/a.txt"]["content"] == "1 2\n"
-    sync = builder(Typed, work).compile(checkpointer=InMemorySaver(), store=InMemoryStore())
-    count = await anyio.to_thread.run_sync(lambda: len(list(sync.stream({}, THREAD, stream_mode=modes))))
-    assert count == len(parts)
 
 
 async def test_a_state_without_files_raises_an_error_that_names_filesystem_state() -> None:

@@ -3,31 +3,25 @@
 import asyncio
 import gc
 import operator
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-from langgraph._internal._constants import CONFIG_KEY_READ
 from langgraph.cache.memory import InMemoryCache
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.config import get_config
 from langgraph.graph import START, MessagesState, StateGraph
-from langgraph.types import CachePolicy, Command, Overwrite, RetryPolicy, Send, TimeoutPolicy, interrupt
+from langgraph.types import CachePolicy, RetryPolicy, Send, TimeoutPolicy
 
 from deepfs import ErrorCode, FilesystemState, StateBackend
 from deepfs._langgraph import task_files as tasks
 from deepfs._langgraph.task_files import task_files
-from deepfs.text.flat_tree import Directories
 
 fs = StateBackend()
 THREAD: Any = {"configurable": {"thread_id": "t"}}
@@ -71,12 +65,6 @@ TWENTY = "".join(f"<{number}>\n" for number in range(20))
 EDITED = "".join(f"[edited {number}]\n" for number in range(20))
 
 
-def edit_one(state: State) -> dict[str, Any]:
-    done = fs.edit("/a", f"<{state['n']}>", f"[edited {state['n']}]")
-    assert f"[edited {state['n']}]" in fs.read("/a").file_data["content"]
-    return {"log": [done.error or "done"]}
-
-
 async def aedit_one(state: State) -> dict[str, Any]:
     done = await fs.aedit("/a", f"<{state['n']}>", f"[edited {state['n']}]")
     await asyncio.sleep(0)
@@ -89,49 +77,10 @@ def twenty(node: Callable[..., Any]) -> StateGraph[Any]:
     return builder.add_conditional_edges(START, lambda _: [Send("node", {"n": n}) for n in range(20)], ["node"])
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
-    """The kind and address of the checkpoint storage. A server is started here: that blocks."""
-    dsn = request.getfixturevalue("postgres_dsn") if request.param == "postgres" else str(tmp_path / "threads.db")
-    return request.param, dsn
-
-
-@pytest.mark.anyio
-async def test_twenty_parallel_edits_survive(place: tuple[str, str]) -> None:
-    kind, address = place
-    async with AsyncExitStack() as stack:
-        saver: Any = InMemorySaver()
-        if kind == "sqlite":
-            saver = await stack.enter_async_context(AsyncSqliteSaver.from_conn_string(address))
-        if kind == "postgres":
-            saver = await stack.enter_async_context(AsyncPostgresSaver.from_conn_string(address))
-            await saver.setup()
-        builder = twenty(edit_one if kind == "memory" else aedit_one)
-        live = await builder.compile(checkpointer=saver).ainvoke(file(TWENTY), THREAD)
-        assert live["log"] == ["done"] * 20
-        assert text(live) == EDITED
-        assert (await builder.compile(checkpointer=saver).aget_state(THREAD)).values == live
-    if kind == "sqlite":
-        command = [sys.executable, "-c", FRESH_PROCESS, address]
-        output = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=True)
-        assert output.stdout.strip() == str({"files": dict(live["files"]), "file_conflicts": []})
-
-
 @pytest.fixture
 async def saver(tmp_path: Path) -> AsyncIterator[Saver]:
     async with AsyncSqliteSaver.from_conn_string(str(tmp_path / "threads.db")) as opened:
         yield opened
-
-
-FRESH_PROCESS = """
-import sys
-from langgraph.checkpoint.sqlite import SqliteSaver
-from langgraph.graph import START, StateGraph
-from deepfs import FilesystemState
-with SqliteSaver.from_conn_string(sys.argv[1]) as saver:
-    builder = StateGraph(FilesystemState).add_node("node", lambda state: None).add_edge(START, "node")
-    print(builder.compile(checkpointer=saver).get_state({"configurable": {"thread_id": "t"}}).values)
-"""
 
 
 # --- collisions in one process ---------------------------------------------------------------------------------------
@@ -219,45 +168,6 @@ async def test_changes_do_not_collide_with_tasks_of_earlier_steps() -> None:
 
 class BrokenError(Exception):
     """An error that a node raises once."""
-
-
-@pytest.mark.anyio
-async def test_a_retried_task_takes_effect_once() -> None:
-    attempts = []
-
-    async def again(state: State) -> dict[str, Any]:
-        attempts.append(1)
-        done = await fs.aedit("/a", "a", "ab")
-        if len(attempts) == 1:
-            raise BrokenError
-        return {"log": [done.error or "done"]}
-
-    builder = graph(again, retry_policy=RetryPolicy(initial_interval=0, jitter=False, retry_on=BrokenError))
-    saver = InMemorySaver()
-    live = await builder.compile(checkpointer=saver).ainvoke(file("a."), THREAD)
-    assert (text(live), live["log"], len(attempts)) == ("ab.", ["done"], 2)
-    assert reloaded(builder, saver) == live
-
-
-@pytest.mark.anyio
-async def test_changes_do_not_collide_with_a_failed_attempt() -> None:
-    attempts, retrying = [], asyncio.Event()
-
-    async def retried(state: State) -> None:
-        attempts.append(1)
-        if len(attempts) == 1:
-            assert (await fs.aedit("/a", "a", "x")).ok
-            raise BrokenError
-        retrying.set()
-        await asyncio.sleep(0.05)
-
-    async def sibling(state: State) -> None:
-        await retrying.wait()
-        assert (await fs.aedit("/a", "a", "y")).ok
-
-    policy = RetryPolicy(initial_interval=0, jitter=False, retry_on=BrokenError)
-    live = await graph(retried, sibling, retry_policy=policy).compile().ainvoke(file("a"))
-    assert text(live) == "y"
 
 
 def test_changes_do_not_collide_with_a_failed_task() -> None:
@@ -350,28 +260,6 @@ async def test_a_collision_with_a_task_finished_before_a_failure_is_reported_in_
     conflicts = [(conflict["path"], conflict["operation"], conflict["node"]) for conflict in live["file_conflicts"]]
     assert conflicts == [("/a", "edit", "b"), ("/new", "create", "b")]
     assert (await builder.compile(checkpointer=saver).aget_state(THREAD)).values == live
-
-
-@pytest.mark.anyio
-async def test_an_interrupted_node_takes_effect_once() -> None:
-    async def asks(state: State) -> dict[str, Any]:
-        assert (await fs.aedit("/a", "a", "ab")).ok
-        answer = interrupt("?")
-        assert (await fs.aread("/a")).file_data["content"] == "ab."
-        assert (await fs.aedit("/a", ".", answer)).ok
-        return {}
-
-    async def beside(state: State) -> None:
-        assert (await fs.awrite("/b", "b")).ok
-
-    saver = InMemorySaver()
-    builder = graph(asks, beside)
-    app = builder.compile(checkpointer=saver)
-    await app.ainvoke(file("a."), THREAD)
-    assert text(reloaded(builder, saver)) == "a."
-    live = await app.ainvoke(Command(resume="!"), THREAD)
-    assert (text(live), text(live, "/b")) == ("ab!", "b")
-    assert reloaded(builder, saver) == live
 
 
 @pytest.mark.anyio
@@ -501,56 +389,6 @@ async def test_a_checkpoint_grows_only_by_the_changed_files() -> None:
     for _ in range(10):
         await app.ainvoke({}, THREAD)
     assert stored() - before < 20_000
-
-
-@pytest.mark.anyio
-async def test_reading_processes_only_new_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken = []
-    take = tasks.TaskView._take
-
-    def counted(self: Any, values: list[Any], *args: Any) -> None:
-        taken.append(len(values))
-        take(self, values, *args)
-
-    async def node(state: State) -> None:
-        with monkeypatch.context() as patched:
-            patched.setattr(tasks.TaskView, "_take", counted)
-            for number in range(50):
-                assert (await fs.awrite(f"/{number}", "x")).ok
-                assert (await fs.aread(f"/{number}")).ok
-        with task_files() as task:
-            assert task.files == get_config()["configurable"][CONFIG_KEY_READ]("files", True)
-
-    await graph(node).compile().ainvoke({})
-    assert sum(taken) == 50
-
-
-@pytest.mark.anyio
-async def test_cached_directories_follow_the_writes_of_a_task() -> None:
-    def directories() -> list[str]:
-        with task_files() as task:
-            fresh = get_config()["configurable"][CONFIG_KEY_READ]("files", True)
-            assert task.files == fresh
-            children = sorted(task.directories.children("/"))
-            assert children == sorted(Directories(fresh).children("/"))
-            return children
-
-    async def node(state: State) -> dict[str, Any]:
-        assert directories() == ["/a"]
-        assert (await fs.awrite("/d/e/f", "x")).ok
-        assert directories() == ["/a", "/d"]
-        assert (await fs.amove("/d", "/m")).ok
-        assert (await fs.adelete("/a")).ok
-        assert directories() == ["/m"]
-        return {"files": Overwrite({"/o": {"content": "x"}})}
-
-    async def edge(state: State) -> str:
-        assert "/o" in directories()
-        await fs.awrite("/p", "x")
-        assert "/o" in directories()
-        return "__end__"
-
-    await graph(node).add_conditional_edges("node", edge, ["__end__"]).compile().ainvoke(file("a"))
 
 
 @pytest.mark.anyio

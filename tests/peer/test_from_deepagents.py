@@ -16,12 +16,10 @@ from deepfs import (
     MemoryBackend,
     StateBackend,
     create_deep_agent,
-    run_sync,
     supports_execute,
 )
 from deepfs.compat.deepagents import from_deepagents, to_deepagents
 from deepfs.errors import NotSupportedError
-from deepfs.policy import HistoryBackend
 from support.chat import ScriptedModel, call, calls
 
 pytestmark = pytest.mark.anyio
@@ -63,17 +61,6 @@ async def test_errors_have_codes(backend: BackendProtocol) -> None:
     assert (await backend.adelete("/none")).code is ErrorCode.FILE_NOT_FOUND
     assert (await backend.aread("/../a")).code is ErrorCode.INVALID_PATH
     assert (await backend.aglob("*", "/none")).code is ErrorCode.FILE_NOT_FOUND
-
-
-async def test_an_adapted_backend_searches(backend: BackendProtocol) -> None:
-    for path in ("/a.py", "/dir/b.py", "/dir/c.txt"):
-        await backend.awrite(path, "x\nneedle 1\n")
-    found = await backend.agrep("needle", glob="*.py")
-    assert [(match.path, match.line) for match in found.matches or ()] == [("/a.py", 2), ("/dir/b.py", 2)]
-    by_regex = await backend.agrep(r"NEEDLE \d", "/dir", regex=True, ignore_case=True, max_count=1)
-    assert [match.path for match in by_regex.matches or ()] == ["/dir/b.py"]
-    assert by_regex.truncated
-    assert [info.path for info in (await backend.aglob("**/*.py")).matches or ()] == ["/a.py", "/dir/b.py"]
 
 
 async def test_bytes_are_uploaded_downloaded_and_moved_across_mounts(backend: BackendProtocol) -> None:
@@ -214,11 +201,3 @@ async def test_a_file_is_not_replaced_where_its_read_fails_for_an_unknown_reason
     written = await from_deepagents(Hub()).awrite("/a", "new")
     assert (written.code, written.error) == (ErrorCode.BACKEND_ERROR, "Hub unavailable: 503")
     assert Hub.texts == {"/a": "precious"}
-
-
-def test_a_history_works_over_and_in_an_adapted_backend(tmp_path: Path) -> None:
-    theirs: Any = peer_backends.FilesystemBackend(tmp_path, virtual_mode=True)
-    for history in (HistoryBackend(theirs), HistoryBackend(MemoryBackend(), theirs, "/elsewhere")):
-        assert history.write("/a.txt", "one").ok
-        assert history.edit("/a.txt", "one", "two").ok
-        assert [version.size for version in run_sync(history.ahistory, "/a.txt")] == [3]

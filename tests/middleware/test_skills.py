@@ -131,6 +131,7 @@ NO_SKILLS: list[tuple[bytes, str]] = [
     (b"---\n- a\n---\n", "not a mapping"),
     (b"---\nname: pdf\ndescription: Use when: always\n---\n", "(line 3). Put a value that holds `: ` in quotes"),
     (f"---\n{BOMB}---\n".encode(), "aliases"),
+    (b"---\nname: " + b"[" * 21 + b"]" * 21 + b"\n---\n", "nested deeper than 20"),
     (b"---\nname: " + b"[" * 30_000 + b"\n---\n", "nested deeper than 20"),
     (b"---\nname: " + b"x" * 300 + b"\ndescription: x\n---\n", "300 characters"),
     (b"---\nname: \xff\n---\n", "not UTF-8"),

@@ -329,6 +329,7 @@ def test_a_file_that_is_not_shown_is_told_what_it_is() -> None:
         ("/a.txt", b"text\0\xff", "is a binary file (application/octet-stream, 6 bytes)"),
         ("/a.png", b"no picture", "does not hold the image/png that its name says (10 bytes)"),
         ("/a.zip", b"no archive", "is a binary file (application/zip, 10 bytes)"),
+        ("/a.mp3", b"", "is a binary file (audio/mpeg, 0 bytes)"),
         ("/big.png", PNG + bytes(5_000_001), "(image/png, 5,000,049 bytes) is too large to be shown"),
         ("/huge.png", PNG + bytes(11_000_000), "is too large: 11,000,048 bytes"),
     ]:

@@ -59,6 +59,7 @@ async def test_errors_have_codes(backend: BackendProtocol) -> None:
     assert (await backend.awrite("/dir/a.txt/b", "x")).code is ErrorCode.NOT_A_DIRECTORY
     assert (await backend.awrite("/dir", "x")).code is ErrorCode.IS_DIRECTORY
     assert (await backend.adelete("/none")).code is ErrorCode.FILE_NOT_FOUND
+    assert (await backend.adelete("/dir", if_match="1")).code is ErrorCode.IS_DIRECTORY
     assert (await backend.aread("/../a")).code is ErrorCode.INVALID_PATH
     assert (await backend.aglob("*", "/none")).code is ErrorCode.FILE_NOT_FOUND
 
@@ -91,6 +92,9 @@ class PartnerSandbox(peer.SandboxBackendProtocol):
     def write(self, file_path: str, content: str) -> peer.WriteResult:
         return peer.WriteResult(error="read-only file system")
 
+    def grep(self, pattern: str, path: str | None = None, glob: str | None = None) -> peer.GrepResult:
+        return peer.GrepResult(error="permission denied")
+
 
 async def test_an_adapted_sandbox_executes() -> None:
     sandbox: Any = from_deepagents(PartnerSandbox())
@@ -100,7 +104,8 @@ async def test_an_adapted_sandbox_executes() -> None:
     assert (await sandbox.aexecute("make", timeout=3)).output == "make 3"
     assert (await sandbox.adelete("/a")).code is ErrorCode.UNSUPPORTED
     assert (await sandbox.aglob("*")).code is ErrorCode.UNSUPPORTED
-    assert (await sandbox.awrite("/a", "x")).code is ErrorCode.PERMISSION_DENIED
+    for failed in (await sandbox.awrite("/a", "x"), await sandbox.agrep("x")):
+        assert failed.code is ErrorCode.PERMISSION_DENIED
     assert supports_execute(CompositeBackend(sandbox, {"/m/": MemoryBackend()}))
 
 

@@ -138,7 +138,9 @@ async def test_results_have_the_types_of_deepagents() -> None:
     backend = to_deepagents(MemoryBackend())
     assert await backend.awrite("/a.txt", "one\n") == peer.WriteResult(path="/a.txt")
     assert await backend.awrite("/a.txt", "one\ntwo\n") == peer.WriteResult(path="/a.txt")
-    assert await backend.aedit("/a.txt", "one", "1") == peer.EditResult(path="/a.txt", occurrences=1)
+    # The text to replace may have other line ends than the file.
+    for old, new in (("one\r\ntwo", "1\r\ntwo"), ("1", "one")):
+        assert await backend.aedit("/a.txt", old, new) == peer.EditResult(path="/a.txt", occurrences=1)
     assert (await backend.aread("/a.txt", 0, 0)).no_lines_requested
     shown = await backend.aread("/a.txt", 0, 1)
     assert (shown.start_line, shown.end_line, shown.total_lines, shown.next_offset) == (1, 1, 2, 1)

@@ -13,7 +13,7 @@ import anyio.to_thread
 import pytest
 
 from deepfs import CompositeBackend, FilesystemBackend, MemoryBackend
-from deepfs.errors import BackendError
+from deepfs.errors import BackendError, InvalidPathError
 from deepfs.sandboxes.answers import tree_listing
 from deepfs.sandboxes.base import BaseSandbox
 from deepfs.sandboxes.wire import Records
@@ -229,6 +229,16 @@ async def test_the_root_may_be_that_of_the_system(tmp_path: Path) -> None:
     assert [info.path for info in found] == [f"{tmp_path}/a.txt"]
 
 
+async def test_paths_of_commands_are_those_of_files_beneath_the_root() -> None:
+    box = Broken(ExecuteResponse("", 0), "/work")
+    for given, path in (("/work/a", "/a"), ("b", "/b"), ("/work", "/"), ("/work/", "/")):
+        assert box.virtual_path(given) == path
+    for outside in ("/etc", "/workbench", "../etc", "/"):
+        with pytest.raises(InvalidPathError):
+            box.virtual_path(outside)
+    assert Broken(ExecuteResponse("", 0)).virtual_path("/etc") == "/etc"
+
+
 # --- broken sandboxes -------------------------------------------------------------------------------------------------
 
 
@@ -252,8 +262,8 @@ async def test_a_subclass_need_not_call_the_constructor(tmp_path: Path) -> None:
 class Broken(BaseSandbox):
     """A sandbox that gives the same response to each command."""
 
-    def __init__(self, response: ExecuteResponse) -> None:
-        super().__init__()
+    def __init__(self, response: ExecuteResponse, root: str = "/") -> None:
+        super().__init__(root)
         self.response = response
 
     @property

@@ -89,14 +89,6 @@ async def test_what_cannot_be_read_has_a_code() -> None:
             assert caught.value.error.data["error"]["code"] == code, path
 
 
-async def test_resources_may_be_left_out() -> None:
-    async with connected(await _with_file(), McpSettings(resources=False)) as client:
-        assert not (await client.list_resources()).resources
-        assert not (await client.list_resource_templates()).resource_templates
-        with pytest.raises(MCPError):
-            await client.read_resource("deepfs:///a.txt")
-
-
 # --- events ----------------------------------------------------------------------------------------------------------
 
 
@@ -122,22 +114,6 @@ async def test_changes_by_anyone_are_told(tmp_path: Path) -> None:
             assert await events_until(subscription, {updated}) == {updated}
             await backend.awrite("/new.txt", "made elsewhere")
             await events_until(subscription, {ResourcesListChanged()})
-
-
-async def test_a_second_listener_goes_on_when_the_first_leaves() -> None:
-    backend = MemoryBackend()
-    server = create_server(backend)
-    updated = ResourceUpdated("deepfs:///a.txt")
-    async with Client(server) as one, Client(server) as other:
-        async with one.listen(resource_subscriptions=[updated.uri]) as first:
-            second = other.listen(resource_subscriptions=[updated.uri])
-            subscription = await second.__aenter__()
-            await backend.awrite("/a.txt", "1")
-            await events_until(first, {updated})
-            await events_until(subscription, {updated})
-        await backend.awrite("/a.txt", "2", overwrite=True)
-        await events_until(subscription, {updated})
-        await second.__aexit__(None, None, None)
 
 
 async def test_events_hold_to_the_rules() -> None:

@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator
 from deepfs import FilesystemPermission, MemoryBackend, PermissionedBackend
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import BackendError
-from deepfs.mcp import McpSettings, ServerLimits, create_server
+from deepfs.mcp import McpSettings, ServerLimits
 from deepfs.middleware.tools import filesystem_tools
 from deepfs.policy import ReadOnlyBackend
 from deepfs.types import LsResult
@@ -80,11 +80,6 @@ async def test_read_only_offers_no_change_and_makes_none(reference_names: bool, 
     assert not (await files.aread("/b")).ok
 
 
-async def test_unknown_tools_in_settings_are_named() -> None:
-    with pytest.raises(ValueError, match="no such tool: copy; there are ls, read_file"):
-        create_server(MemoryBackend(), McpSettings(tools=["copy"]))
-
-
 # --- answers ---------------------------------------------------------------------------------------------------------
 
 
@@ -117,15 +112,6 @@ async def test_answers_have_the_text_of_the_agents_tools_and_the_same_as_data() 
             assert text_of(result) == own[name].invoke(arguments)
             assert not result.is_error
             assert data.items() <= result.structured_content.items()
-
-
-async def test_matches_have_their_lines_and_context() -> None:
-    async with connected(await stored(a_txt="one\ntwo needle\nthree\n")) as client:
-        arguments = {"pattern": "needle", "output_mode": "content", "context_lines": 1}
-        [match] = (await client.call_tool("grep", arguments)).structured_content["matches"]
-    assert match["path"] == "/a.txt"
-    assert (match["line"], match["text"]) == (2, "two needle")
-    assert match["context_before"] == [{"line": 1, "text": "one"}]
 
 
 async def test_data_and_text_end_at_the_same_place() -> None:

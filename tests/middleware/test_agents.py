@@ -73,17 +73,6 @@ def test_the_file_prompt_follows_the_prompt_of_the_agent(invoke: Invoke) -> None
         assert text.startswith("Be brief." if prompt else "## Files")
 
 
-def test_prompt_and_descriptions_can_be_replaced(invoke: Invoke) -> None:
-    own = FilesystemMiddleware(system_prompt="Mine.", custom_tool_descriptions={"ls": "Look."})
-    model, agent = agent_of(middleware=[own])
-    invoke(agent, {"messages": [("user", "go")]})
-    assert model.asked[0][0].text == "Mine."
-    assert own.tools[0].description == "Look."
-    bare, agent = agent_of(middleware=[FilesystemMiddleware(system_prompt="")])
-    invoke(agent, {"messages": [("user", "go")]})
-    assert [message.type for message in bare.asked[0]] == ["human"]
-
-
 def test_with_permissions_keeps_the_class_and_the_backend() -> None:
     class Own(FilesystemMiddleware):
         pass
@@ -96,24 +85,6 @@ def test_with_permissions_keeps_the_class_and_the_backend() -> None:
     assert other.tools[0].description == "Look."
     assert other.backend.write("/a", "x").code == "permission_denied"
     assert own.backend.write("/a", "x").ok
-
-
-def test_media_reach_the_model_as_blocks_of_their_type(invoke: Invoke) -> None:
-    files = MemoryBackend()
-    files.upload_files(
-        [("/a.mp3", b"ID3\xff" + bytes(20)), ("/a.mp4", b"\0\0\0\x18ftypmp42\xff"), ("/a.pdf", b"%PDF-\xff")]
-    )
-    model, agent = agent_of(
-        calls(*(call("read_file", file_path=f"/a.{kind}") for kind in ("mp3", "mp4", "pdf"))),
-        middleware=[FilesystemMiddleware(backend=files)],
-    )
-    invoke(agent, {"messages": [("user", "go")]})
-    shown = [message.content[0] for message in model.asked[1] if message.type == "tool"]
-    assert [(block["type"], block["mime_type"]) for block in shown] == [
-        ("audio", "audio/mpeg"),
-        ("video", "video/mp4"),
-        ("file", "application/pdf"),
-    ]
 
 
 _WORKER = {"name": "worker", "description": "Works.", "system_prompt": "Work."}

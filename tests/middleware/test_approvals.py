@@ -4,7 +4,6 @@ from itertools import product
 from typing import Any
 
 import pytest
-from langchain.agents import create_agent
 from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.messages import AIMessage
 from langgraph.checkpoint.memory import InMemorySaver
@@ -12,7 +11,6 @@ from langgraph.types import Command
 
 from deepfs import (
     BackendProtocol,
-    FilesystemMiddleware,
     FilesystemPermission,
     MemoryBackend,
     SubAgent,
@@ -105,11 +103,6 @@ def test_a_condition_gets_an_equivalent_call_for_each_file(invoke: Invoke) -> No
         assert bool(asked(state)) is asks, (named, path)
         if asks:
             assert decisions(state) == ["approve", "reject"]
-
-
-def test_a_condition_that_raises_on_an_equivalent_call_asks(invoke: Invoke) -> None:
-    on = {"edit_file": {"allowed_decisions": ["approve"], "when": lambda request: request.tool_call["args"]["none"]}}
-    assert asked(invoke(agent_of(files_of(), MOVE, interrupt_on=on), GO, THREAD)) == ["move"]
 
 
 def test_the_decisions_offered_are_those_that_every_setting_allows(invoke: Invoke) -> None:
@@ -228,15 +221,6 @@ def test_a_tool_that_is_not_there_in_an_answer_does_not_end_the_thread(invoke: I
     assert agent.get_state(THREAD).next == ()
 
 
-def test_an_error_of_the_users_condition_is_raised_unchanged(invoke: Invoke) -> None:
-    def when(request: Any) -> bool:
-        raise ValueError("of my own")
-
-    on = {"write_file": {"allowed_decisions": ["approve"], "when": when}}
-    with pytest.raises(ValueError, match=r"^of my own"):
-        invoke(agent_of(MemoryBackend(), CREATE, interrupt_on=on), GO, THREAD)
-
-
 @pytest.mark.parametrize("by", ["interrupt_on", "rule"])
 def test_a_person_may_answer_in_place_of_a_tool(invoke: Invoke, by: str) -> None:
     files = MemoryBackend()
@@ -245,15 +229,3 @@ def test_a_person_may_answer_in_place_of_a_tool(invoke: Invoke, by: str) -> None
     state = invoke(agent, Command(resume={"decisions": [{"type": "respond", "message": "It is there."}]}), THREAD)
     assert [(message.status, message.text) for message in results(state)] == [("success", "It is there.")]
     assert not files.read("/c").ok
-
-
-def test_the_middleware_works_in_agents_of_langchain(invoke: Invoke) -> None:
-    files = files_of()
-    model = ScriptedModel(script=[calls(MOVE), AIMessage("done")])
-    middleware = [FilesystemMiddleware(files), ApprovalMiddleware(interrupt_on={"delete": True})]
-    agent = create_agent(model, middleware=middleware, checkpointer=InMemorySaver())
-    assert asked(invoke(agent, GO, THREAD)) == ["move"]
-    with pytest.raises(ValueError, match="Answer with Command"):
-        invoke(agent, Command(resume="yes"), THREAD)
-    invoke(agent, APPROVE, THREAD)
-    assert not files.read("/a").ok

@@ -13,12 +13,11 @@ from langchain_core.tools import tool
 from langgraph.types import Command
 
 from deepfs import CompositeBackend, MemoryBackend, WriteResult, run_sync
-from deepfs.backends.protocol import BackendProtocol, ExecuteResponse
+from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import BackendError
 from deepfs.middleware.filesystem import FilesystemMiddleware
 from deepfs.middleware.offloading import Evictor
-from deepfs.middleware.rendering import command_output
 from deepfs.middleware.tools import filesystem_tools
 from deepfs.policy.rules import FilesystemPermission
 from deepfs.testing import FaultyBackend
@@ -106,14 +105,6 @@ def test_five_megabytes_are_stored_and_read_back_whole_by_paging(
     assert all(len(message.content) <= 60_000 and message.status == "success" for message in read)
 
 
-def test_messages_in_a_command_are_stored(invoke: Invoke) -> None:
-    for name in ("command", "several"):
-        made = call(name, kind="x")
-        made["args"]["kind"] = made["id"]
-        (message,) = results(ran(FilesystemMiddleware(backend=MemoryBackend()), invoke, calls(made)))
-        assert stored_at(message)
-
-
 @pytest.mark.parametrize("backend", ["state", "filesystem"], indirect=True)
 def test_a_long_user_message_is_stored(backend: BackendProtocol, invoke: Invoke) -> None:
     pages: list[str] = []
@@ -123,12 +114,6 @@ def test_a_long_user_message_is_stored(backend: BackendProtocol, invoke: Invoke)
     assert len(first.content) < 4_000
     assert [message.type for message in others].count("human") == 0
     assert joined(pages) == said
-
-
-def test_results_stay_whole_without_a_limit(invoke: Invoke) -> None:
-    middleware = FilesystemMiddleware(backend=MemoryBackend(), tool_token_limit_before_evict=None)
-    (message,) = results(ran(middleware, invoke, calls(call("produce", kind="lines"))))
-    assert message.content == LINES
 
 
 def test_a_result_that_cannot_be_stored_keeps_its_start_and_end(invoke: Invoke) -> None:
@@ -201,28 +186,6 @@ def test_names_are_safe_and_unique(items: list[tuple[str, str]]) -> None:
     stored = [info.path for info in inner.ls("/large").entries or ()] if inner.ls("/large").ok else []
     assert len(stored) == len({item for item in items if len(item[1] * 50) > 40})
     assert all(re.fullmatch(r"/large/[\w-]{16,70}", path, re.ASCII) for path in stored)
-
-
-def test_text_with_unstorable_characters_is_stored() -> None:
-    inner = MemoryBackend()
-    message = evicted(inner, ToolMessage("\0\ud800" * 50, tool_call_id="1"), "1")
-    assert stored_at(message)
-
-
-def test_only_what_a_tool_returned_is_said_to_be_stored() -> None:
-    cut = command_output(ExecuteResponse("y" * 30_000, 0, truncated=True))
-    shown = evicted(MemoryBackend(), ToolMessage(cut, tool_call_id="1"), "1").content
-    assert "All that the tool returned is in /large/" in shown
-    assert "All of it" in evicted(MemoryBackend(), HumanMessage(cut), "1").content
-
-
-def test_media_blocks_are_kept_beside_the_preview() -> None:
-    image = {"type": "image", "base64": "AAAA", "mime_type": "image/png"}
-    message = evicted(
-        MemoryBackend(), ToolMessage([{"type": "text", "text": "x" * 100}, image], tool_call_id="1", artifact=1), "1"
-    )
-    text, kept = message.content
-    assert (text["type"], kept, message.artifact) == ("text", image, 1)
 
 
 def test_file_tools_limit_their_own_results() -> None:

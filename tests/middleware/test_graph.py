@@ -5,17 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain.agents.middleware import HumanInTheLoopMiddleware, ModelCallLimitMiddleware
+from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
-from pydantic import BaseModel
 
 from deepfs import FilesystemBackend, FilesystemPermission, MemoryBackend, SubAgent, create_deep_agent
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import BackendError
-from deepfs.graph import DEFAULT_MODEL
 from deepfs.middleware.filesystem import FilesystemMiddleware
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.testing import FaultyBackend
@@ -96,14 +94,6 @@ def test_arguments_of_wrong_types_are_refused() -> None:
     for options, told in wrong:
         with pytest.raises(TypeError, match=told):
             agent_of(**options)
-
-
-def test_the_response_has_the_requested_format(invoke: Invoke) -> None:
-    class Answer(BaseModel):
-        number: int
-
-    _, agent = agent_of(calls(call("Answer", number=42)), response_format=Answer)
-    assert invoke(agent, GO)["structured_response"] == Answer(number=42)
 
 
 def test_a_conversation_goes_on_without_an_answer_to_an_interrupt(invoke: Invoke) -> None:
@@ -260,28 +250,6 @@ def test_rules_of_middleware_hold_for_subagents_and_skills(invoke: Invoke) -> No
     assert not any("/private/x" in message.text for asked in model.asked for message in asked)
 
 
-def test_rules_and_backends_of_forks_replace_those_of_the_middleware_of_the_supervisor(invoke: Invoke) -> None:
-    files, apart = MemoryBackend(), MemoryBackend()
-    ruled = FilesystemMiddleware(backend=files, permissions=[DENY])
-    deny_free = FilesystemPermission(operations=["write"], paths=["/free/**"], mode="deny")
-    own = FilesystemMiddleware(backend=files, permissions=[deny_free])
-    more: list[Any] = [{}, {"permissions": []}, {"permissions": [deny_free]}, {"middleware": [own]}, {"backend": apart}]
-    forks = [SubAgent(name=str(place), description="Works.", mode="fork", **each) for place, each in enumerate(more)]
-
-    def turn(messages: list[Any]) -> AIMessage:
-        if messages[-1].type == "tool":
-            return AIMessage(", ".join(each.text.partition(" ")[0] for each in messages[-2:]))
-        paths = ("/private/a", "/free/a")
-        return calls(*(call("write_file", file_path=path, content="x", overwrite=True) for path in paths))
-
-    tasks = [calls(call("task", description="x", subagent_type=fork["name"])) for fork in forks]
-    script = [each for task in tasks for each in (task, turn, turn)]
-    _, agent = agent_of(*script, backend=files, middleware=[ruled], subagents=forks)
-    answers = [message.text for message in results(invoke(agent, GO))]
-    assert answers == ["Error:, Wrote", "Wrote, Wrote", "Wrote, Error:", "Wrote, Error:", "Error:, Wrote"]
-    assert [info.path for info in apart.glob("**").matches or ()] == ["/free/a"]
-
-
 def test_rules_that_differ_from_those_of_middleware_are_refused() -> None:
     own = FilesystemMiddleware(backend=MemoryBackend(), permissions=[DENY])
     worker = SubAgent(name="worker", description="Works.", middleware=[own])
@@ -289,14 +257,6 @@ def test_rules_that_differ_from_those_of_middleware_are_refused() -> None:
         with pytest.raises(ValueError, match="permissions differ"):
             agent_of(permissions=[ASK], **options)
     agent_of(subagents=[SubAgent(**worker, permissions=[DENY])], permissions=[ASK])
-
-
-def test_two_middleware_of_one_name_are_refused() -> None:
-    twice = [ModelCallLimitMiddleware(run_limit=2), ModelCallLimitMiddleware(thread_limit=50)]
-    worker = SubAgent(name="worker", description="Works.", middleware=twice)
-    for options in ({"middleware": twice}, {"subagents": [worker]}):
-        with pytest.raises(ValueError, match="ModelCallLimitMiddleware twice"):
-            agent_of(**options)
 
 
 def test_approvals_that_the_user_gives_stand_for_interrupt_on(invoke: Invoke) -> None:
@@ -332,34 +292,7 @@ def test_rules_hold_for_subagents(invoke: Invoke) -> None:
     assert files.read("/secret/a").ok
 
 
-def test_conditions_of_interrupt_on_are_kept_beside_rules(invoke: Invoke) -> None:
-    ask_for_b = {
-        "allowed_decisions": ["approve"],
-        "when": lambda request: request.tool_call["args"]["file_path"] == "/b",
-    }
-    agent = rules_agent(
-        calls(*(call("write_file", file_path=path, content="x") for path in ("/a", "/b", "/secret/c"))),
-        interrupt_on={"write_file": ask_for_b},
-    )
-    (asked,) = invoke(agent, GO, THREAD)["__interrupt__"]
-    assert [each["args"]["file_path"] for each in asked.value["action_requests"]] == ["/b", "/secret/c"]
-
-
 # --- models ----------------------------------------------------------------------------------------------------------
-
-
-def test_the_default_model_is_the_current_sonnet(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[str] = []
-
-    def init(name: str, **options: Any) -> ScriptedModel:
-        made.append(name)
-        return ScriptedModel(script=[])
-
-    monkeypatch.setattr("deepfs.middleware._base.init_chat_model", init)
-    create_deep_agent()
-    create_deep_agent("openai:gpt-5")
-    assert made == [f"anthropic:{DEFAULT_MODEL}", "openai:gpt-5"]
-    assert "sonnet" in DEFAULT_MODEL
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,10 +29,9 @@ from deepfs import (
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import BackendError
 from deepfs.middleware import offloading as blobs
-from deepfs.middleware._messages import with_parsed_blocks
 from deepfs.middleware.filesystem import FilesystemMiddleware
 from deepfs.middleware.offloading import Blobs
-from deepfs.middleware.unsupported_content import UnsupportedContentMiddleware, acceptable
+from deepfs.middleware.unsupported_content import acceptable
 from deepfs.policy.rules import FilesystemPermission
 from deepfs.testing import FaultyBackend
 from support.agents import Invoke, results
@@ -117,28 +116,6 @@ def test_blocks_of_every_form_come_back_as_they_were() -> None:
         assert run_sync(store.fill, [kept]) == [message]
 
 
-def test_blocks_without_a_payload_stay() -> None:
-    for block in (
-        {"type": "image", "url": "https://example.org/a.png"},
-        {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "abcd"}},
-        {"type": "image", "base64": "not base64", "mime_type": "image/png"},
-        {"type": "image", "base64": "AB==", "mime_type": "image/png"},
-        {"type": "text", "text": PAYLOAD},
-        {"type": "image", "file_id": "1"},
-    ):
-        message = HumanMessage([block])
-        (kept,) = run_sync(Blobs(MemoryBackend()).store, [message])
-        assert kept is message
-
-
-def test_the_state_is_given_each_content_once(invoke: Invoke) -> None:
-    made = agent(StateBackend(), calls(call("show", how="plain")))
-    for _ in range(3):
-        invoke(made, said(IMAGE, IMAGE), THREAD)
-    saved = [write for each in made.checkpointer.list(THREAD) for write in each.pending_writes or ()]
-    assert len([value for _, channel, value in saved if channel == "files" and value]) == 1
-
-
 def test_parallel_tools_and_subagents_store_the_same_content_once(invoke: Invoke) -> None:
     made = agent(StateBackend(), calls(*(call("show", how="plain") for _ in range(4))))
     state = invoke(made, said(), THREAD)
@@ -155,14 +132,6 @@ def test_parallel_tools_and_subagents_store_the_same_content_once(invoke: Invoke
     state = invoke(supervisor, said())
     assert [message.content for message in results(state)] == ["seen", "seen"]
     assert list(state["files"]) == [f"/blobs/{DIGEST}"]
-
-
-def test_media_in_an_answer_are_stored_when_the_next_run_begins(invoke: Invoke) -> None:
-    answer = AIMessage([{"type": "text", "text": "drawn"}, IMAGE, {"type": "reasoning", "reasoning": "r"}])
-    made = agent(MemoryBackend(), answer)
-    assert images(invoke(made, said(), THREAD)["messages"]) == [IMAGE]
-    assert images(invoke(made, said(), THREAD)["messages"]) == [REFERENCE]
-    assert made.model.asked[-1][2].content == answer.content
 
 
 def test_media_stay_in_the_messages_where_they_shall_not_or_cannot_be_stored(invoke: Invoke) -> None:
@@ -270,20 +239,6 @@ def test_one_download_fills_many_references_and_later_requests_use_the_cache(inv
     assert made.model.asked[-1][1].content[1:] == shown
 
 
-def test_the_cache_is_bounded_and_separate_for_each_storage() -> None:
-    cache = blobs._Cache(10)
-    mine, other = blobs._Scope("mine", is_state=False), blobs._Scope("other", is_state=False)
-    for digest in "abc":
-        cache.put(mine, digest, "1234")
-    cache.put(mine, "long", "1" * 11)
-    cache.put(blobs._Scope(None, is_state=True), "b", "1")
-    assert [cache.get(mine, digest) for digest in ("a", "b", "c", "long")] == [None, "1234", "1234", None]
-    assert cache.get(other, "b") is None
-    for _ in range(9):  # The memory of one may be that of an earlier one.
-        assert filled(MemoryBackend(), REFERENCE)[0]["type"] == "text"
-        run_sync(Blobs(MemoryBackend()).store, [HumanMessage([IMAGE])])
-
-
 @pytest.mark.parametrize("kind", ["state", "store"])
 def test_tenants_that_share_a_backend_do_not_share_what_is_cached(invoke: Invoke, kind: str) -> None:
     by_thread = StoreBackend(InMemoryStore(), namespace=lambda _: (get_config()["configurable"]["thread_id"],))
@@ -309,14 +264,6 @@ def test_media_that_a_profile_refuses_are_notes() -> None:
         assert acceptable([kind(content)], taking)[0].content == content  # type: ignore[operator]
     other = acceptable([HumanMessage([{"type": "file", "url": "https://example.org/a.pdf"}])], refusing)
     assert other[0].content[0]["type"] == "file"
-
-
-def test_the_middleware_judges_by_the_model_of_the_request(invoke: Invoke) -> None:
-    model = Profiled(script=[AIMessage("done")], profile={"image_inputs": False})
-    made = create_agent(model, middleware=[UnsupportedContentMiddleware()])
-    state = invoke(made, said(IMAGE))
-    assert "is left out" in str(model.asked[0])
-    assert state["messages"][0].content[1] == IMAGE
 
 
 def test_failed_results_hold_text_and_show_their_media_below() -> None:
@@ -349,17 +296,6 @@ def test_json_that_langgraph_makes_of_media_becomes_blocks_again(invoke: Invoke)
     assert message.content == [{"type": "text", "text": "so"}, *stored]
 
 
-def test_text_that_only_looks_like_media_stays() -> None:
-    for text in (
-        '[{"type": "image"}]',
-        '[{"type": "image", "deepagents_blob": "x", "base64": "AAAA"}]',
-        '[{"type": "image", "base64": "AAAA"}, {"kind": "row"}]',
-        '[{"type": "image", ',
-    ):
-        message = ToolMessage(text, tool_call_id="1")
-        assert with_parsed_blocks(message) is message
-
-
 @pytest.mark.parametrize("shows", ["person", "tool"])
 def test_media_that_the_provider_refuses_do_not_break_the_conversation(invoke: Invoke, shows: str) -> None:
     def strict(messages: list[Any]) -> AIMessage:
@@ -376,16 +312,6 @@ def test_media_that_the_provider_refuses_do_not_break_the_conversation(invoke: I
     asked = len(made.model.asked)
     invoke(made, said(), THREAD)
     assert len(made.model.asked) == asked + 1, "they are not sent again"
-
-
-def test_a_refused_request_without_media_fails(invoke: Invoke) -> None:
-    def strict(messages: list[Any]) -> AIMessage:
-        raise ModelInvalidRequestError("400")
-
-    made = agent(MemoryBackend(), strict)
-    with pytest.raises(ModelInvalidRequestError):
-        invoke(made, said(), THREAD)
-    assert len(made.model.asked) == 1
 
 
 def test_results_follow_their_calls() -> None:

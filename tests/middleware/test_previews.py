@@ -21,9 +21,7 @@ from deepfs import (
     create_deep_agent,
     run_sync,
 )
-from deepfs.middleware import preview_call
 from deepfs.middleware.approvals import asks_first
-from deepfs.types import ReadResult, replace_fields
 from support.agents import Invoke, results
 from support.chat import ScriptedModel, call, calls
 
@@ -167,54 +165,6 @@ def test_a_long_text_that_changed_after_the_question_stays(invoke: Invoke) -> No
     assert files.download_files(["/long"])[0].content == other
 
 
-def test_a_move_onto_a_file_is_said_to_fail_without_overwrite(invoke: Invoke) -> None:
-    for overwrite in (False, True):
-        made = call("move", source="/d/x", destination="/a", overwrite=overwrite)
-        agent = agent_of(files_of(), made)
-        [description] = shown(invoke(agent, GO, THREAD))
-        assert ("This call would fail" in description) is not overwrite
-        [result] = results(invoke(agent, answers(APPROVED), THREAD))
-        assert (result.status == "error") is not overwrite
-
-
-def test_a_move_onto_itself_is_not_said_to_fail(invoke: Invoke) -> None:
-    agent = agent_of(files_of(), call("move", source="/a", destination="//a"))
-    [description] = shown(invoke(agent, GO, THREAD))
-    assert description.endswith("[The text stays the same]")
-    assert [each.status for each in results(invoke(agent, answers(APPROVED), THREAD))] == ["success"]
-
-
-@pytest.mark.anyio
-async def test_a_comparison_that_takes_too_long_is_said_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deepfs.middleware.previews._SECONDS", 0)
-    arguments = {"file_path": "/new", "content": "\n" * 300_000}
-    preview = await preview_call(MemoryBackend(), "write_file", arguments)
-    assert preview
-    assert preview.text == "[The files could not be read and compared within 0 seconds]"
-
-
-@pytest.mark.anyio
-async def test_notes_are_bounded_as_well() -> None:
-    files = MemoryBackend()
-    await files.aupload_files([(f"/d/{i}", b"a\n") for i in range(600)])
-    patch = "".join(f"*** Update File: /d/{i}\n@@\n-a\n+x\n" for i in range(600))
-    made = await preview_call(files, "apply_patch", {"input": f"*** Begin Patch\n{patch}*** End Patch"})
-    assert made is not None
-    assert len(made.text.splitlines()) <= 451
-    assert made.text.endswith(" more notes not shown]")
-    assert len(made.versions) == 600
-
-
-@pytest.mark.anyio
-async def test_the_size_of_a_binary_file_is_exact() -> None:
-    files = MemoryBackend()
-    for size in (255, 256, 257):
-        await files.aupload_files([("/b", b"\0" * size)])
-        made = await preview_call(files, "delete", {"file_path": "/b"})
-        assert made is not None
-        assert made.text == f"/b ({size} bytes) is deleted"
-
-
 def test_rules_hold_for_what_is_shown(invoke: Invoke) -> None:
     files = files_of()
     rules = [
@@ -278,27 +228,6 @@ def test_every_kind_of_backend_is_shown_and_held_to_it(
         if not given:
             assert text(files, "/a") == ("1\ntwo\n" if is_changed else "one\n2\n")
     run_sync(files.aclose)
-
-
-class WithoutVersionsOfParts(MemoryBackend):
-    """Tells no version of a part of a file, like adapted backends of other libraries."""
-
-    async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
-        read = await super().aread(path, offset, limit)
-        return read if read.next_offset is None else replace_fields(read, version=None)
-
-
-def test_moves_are_held_where_parts_have_no_versions(invoke: Invoke) -> None:
-    for is_changed in (False, True):
-        files = WithoutVersionsOfParts()
-        files.write("/a", "one\ntwo\n")
-        agent = agent_of(files, call("move", source="/a", destination="/b"))
-        invoke(agent, GO, THREAD)
-        if is_changed:
-            files.edit("/a", "two", "2")
-        [message] = results(invoke(agent, answers(APPROVED), THREAD))
-        assert ("changed after a person was asked" in message.text) is is_changed
-        assert files.read("/b").ok is not is_changed
 
 
 # --- what happens then -----------------------------------------------------------------------------------------------
@@ -370,23 +299,6 @@ def test_an_edited_call_is_held_to_the_file_and_to_the_rules(invoke: Invoke) -> 
         assert text(files, "/a") == ("one\nzwei\nthree\n" if status == "success" else "one\ntwo\nthree\n")
 
 
-def test_an_edited_call_may_have_the_aliases_that_models_use(invoke: Invoke) -> None:
-    rules = [FilesystemPermission(operations=["write"], paths=["/b"], mode="interrupt")]
-    files = files_of()
-    files.write("/b", "two\n")
-    agent = agent_of(files, EDIT, permissions=rules)
-    invoke(agent, GO, THREAD)
-    args = {"path": "/b", "old_str": "two", "new_str": "3"}
-    state = invoke(agent, answers({"type": "edit", "edited_action": {"name": "edit_file", "args": args}}), THREAD)
-    assert "Error" not in results(state)[0].text
-    assert text(files, "/b") == "3\n"
-    args = {"path": "/a", "contents": "x", "overwrite": True}
-    other = agent_of(files, EDIT)
-    invoke(other, GO, THREAD)
-    invoke(other, answers({"type": "edit", "edited_action": {"name": "write_file", "args": args}}), THREAD)
-    assert text(files, "/a") == "x"
-
-
 def test_each_answer_is_possible(invoke: Invoke) -> None:
     files = files_of()
     made = [EDIT, *(call("write_file", file_path=f"/{name}", content="x") for name in "bcd")]
@@ -437,20 +349,6 @@ def test_a_patch_is_asked_about_as_what_it_does(invoke: Invoke) -> None:
         assert (text(files, "/a") == "one\ntwo\nthree\n") is asks
         if asks:
             assert {"-two", "+2", "-1"} <= set(shown(state)[0].split("\n"))
-
-
-def test_rules_ask_about_the_files_of_a_patch() -> None:
-    rules = [FilesystemPermission(["write"], ["/a"], "interrupt")]
-    for lines, asks in [
-        ("*** Update File: a\n-two\n+2", True),
-        ("*** Delete File: /a", True),
-        ("*** Add File: /a/b\n+x", False),
-        ("*** Update File: /d/x\n*** Move to: a", True),
-        ("*** Update File: /d/x\n-1\n+2", False),
-        ("*** Rename File: a", False),
-    ]:
-        patch = {"input": f"*** Begin Patch\n{lines}\n*** End Patch"}
-        assert asks_first(rules, "apply_patch", patch) is asks, lines
 
 
 def test_an_approved_patch_is_held_to_what_was_shown(invoke: Invoke) -> None:

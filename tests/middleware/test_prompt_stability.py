@@ -1,10 +1,8 @@
 """What providers cache: each request begins with the same bytes as the one before, and has breakpoints."""
 
-import asyncio
 import json
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from importlib.util import find_spec
 from itertools import pairwise
@@ -171,20 +169,3 @@ def test_the_middleware_of_a_package_is_used_for_its_models_only(
             model = kind(script=[AIMessage("done")])
             invoke(create_deep_agent(model, middleware=[caching]), {"messages": [("user", "go")]})
             assert model.settings == [cached]
-
-
-def test_a_package_is_imported_once_even_by_parallel_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[int] = []
-
-    class Slow(_Caching):
-        def __init__(self, **options: Any) -> None:
-            made.append(1)
-            super().__init__(**options)
-
-    caching = install(monkeypatch, Slow)
-    models = [Acme(script=[AIMessage("done")]) for _ in range(4)]
-    agents = [create_deep_agent(model, middleware=[caching]) for model in models]
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda agent: asyncio.run(agent.ainvoke({"messages": [("user", "go")]})), agents))
-    assert made == [1]
-    assert [model.settings for model in models] == [[True]] * 4

@@ -8,13 +8,12 @@ from typing import Annotated, Any, NotRequired
 import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware.types import AgentMiddleware, AgentState, PrivateStateAttr
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.types import Command
-from langsmith.run_helpers import get_tracing_context, tracing_context
 from pydantic import BaseModel
 
 from deepfs import MemoryBackend, StateBackend, create_deep_agent
@@ -26,7 +25,6 @@ from deepfs.middleware.subagents import (
     CompiledSubAgent,
     SubAgent,
     SubAgentMiddleware,
-    create_sub_agent,
 )
 from deepfs.policy.rules import FilesystemPermission
 from support.agents import Invoke, results
@@ -70,10 +68,6 @@ def contents(state: dict[str, Any]) -> dict[str, str]:
     return {path: data["content"] for path, data in state["files"].items()}
 
 
-def stored(text: str) -> dict[str, str]:
-    return {"content": text, "encoding": "utf-8"}
-
-
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
@@ -92,18 +86,6 @@ def test_parallel_subagents_write_one_tree(backend: BackendProtocol, invoke: Inv
     assert searched.content == "/out/part-7.md"
 
 
-def test_parallel_subagents_edit_one_file(invoke: Invoke) -> None:
-    def edit(task: str) -> dict[str, Any]:
-        return call("edit_file", file_path="/list", old_string=f"item {task}\n", new_string=f"DONE {task}\n")
-
-    agent = supervisor([spec(worker(edit))], tasks(*map(str, range(10, 30))))
-    text = "".join(f"item {number}\n" for number in range(40))
-    state = invoke(agent, {**GO, "files": {"/list": stored(text)}})
-    done = "".join(f"{'DONE' if 10 <= number < 30 else 'item'} {number}\n" for number in range(40))
-    assert contents(state) == {"/list": done}
-    assert not state.get("file_conflicts")
-
-
 def test_a_conflict_is_reported_and_loses_nothing(invoke: Invoke) -> None:
     def write_same(task: str) -> dict[str, Any]:
         return call("write_file", file_path="/same", content=task)
@@ -115,12 +97,6 @@ def test_a_conflict_is_reported_and_loses_nothing(invoke: Invoke) -> None:
     assert kept.startswith("/conflicts/")
     (told,) = (message.content for message in results(state) if kept in message.content)
     assert f"did {files[kept]}" in told
-
-
-def test_deletions_reach_the_supervisor(invoke: Invoke) -> None:
-    agent = supervisor([spec(worker(lambda task: call("delete", file_path=f"/{task}")))], tasks("a", "b"))
-    state = invoke(agent, {**GO, "files": {f"/{name}": stored(name) for name in "abc"}})
-    assert contents(state) == {"/c": "c"}
 
 
 def test_a_supervisor_without_files_of_its_own_keeps_those_of_its_subagents(invoke: Invoke) -> None:
@@ -177,15 +153,6 @@ def test_any_runnable_can_be_a_subagent(invoke: Invoke) -> None:
     assert "echo, tuple" in told[-1][1]
 
 
-def test_a_subagent_may_have_a_response_format(invoke: Invoke) -> None:
-    class Count(BaseModel):
-        number: int
-
-    counting = ScriptedModel(script=[calls(call("Count", number=3))])
-    worker = SubAgent(name="worker", description="Counts.", model=counting, response_format=Count)
-    assert results(invoke(supervisor([worker], tasks("count")), GO))[0].content == '{"number":3}'
-
-
 def test_wrong_arguments_are_reported(invoke: Invoke) -> None:
     wrong = calls(call("task", subagent_type="worker", prompt="the real task"), call("task", description="x"))
     unknown, missing = results(invoke(supervisor([spec(worker(write))], wrong), GO))
@@ -214,16 +181,6 @@ def test_incomplete_or_wrong_configurations_are_refused() -> None:
     for options, told in given:
         with pytest.raises((TypeError, ValueError), match=told):
             SubAgentMiddleware(**{"default_model": model, **options})
-
-
-def test_the_description_of_the_tool_can_be_replaced() -> None:
-    model = ScriptedModel(script=[AIMessage("done")])
-    middleware = SubAgentMiddleware(
-        default_model=model, task_description="Ask:\n{available_agents}", system_prompt="Delegate."
-    )
-    create_agent(model, middleware=[middleware]).invoke(GO)
-    assert middleware.tools[0].description == f"Ask:\n- general-purpose: {PROMPTS['general_purpose_description']}"
-    assert model.asked[0][0].text == "Delegate."
 
 
 # --- forks -----------------------------------------------------------------------------------------------------------
@@ -270,15 +227,6 @@ def test_a_fork_has_the_prompt_and_the_tools_of_its_supervisor(invoke: Invoke) -
     assert model.offered == lead.offered
 
 
-def test_parallel_calls_beside_a_fork_are_answered(invoke: Invoke) -> None:
-    model = ScriptedModel(script=[AIMessage("a"), AIMessage("b")])
-    fork = SubAgent(name="worker", description="Knows all.", model=model, mode="fork")
-    invoke(create_deep_agent(ScriptedModel(script=[tasks("x", "y"), AIMessage("done")]), subagents=[fork]), GO)
-    for asked in model.asked:
-        made = [each["id"] for message in asked if message.type == "ai" for each in message.tool_calls]
-        assert [message.tool_call_id for message in asked if message.type == "tool"] == made
-
-
 def test_a_fork_cannot_hand_on_its_task(invoke: Invoke) -> None:
     model = ScriptedModel(script=[tasks("again"), lambda messages: AIMessage(messages[-1].text)])
     fork = SubAgent(name="worker", description="Knows all.", model=model, mode="fork")
@@ -286,44 +234,7 @@ def test_a_fork_cannot_hand_on_its_task(invoke: Invoke) -> None:
     assert "Carry it out yourself" in results(invoke(agent, GO))[0].content
 
 
-def test_a_compiled_subagent_may_be_a_fork(invoke: Invoke) -> None:
-    def answer(state: dict[str, Any]) -> dict[str, Any]:
-        return {"messages": [AIMessage(f"{len(state['messages'])} {state['messages'][0].text}")]}
-
-    echo = CompiledSubAgent(name="worker", description="Echoes.", runnable=RunnableLambda(answer), mode="fork")
-    assert results(invoke(supervisor([echo], tasks("this")), GO))[0].content == "4 go"
-
-
-def test_a_fork_of_a_summarised_conversation_has_the_summary(invoke: Invoke) -> None:
-    class Summed(AgentState[Any]):
-        _summarization_event: NotRequired[Any]
-
-    heard: list[Any] = []
-    echo = RunnableLambda(lambda state: heard.extend(state["messages"]) or {"messages": [AIMessage("x")]})
-    worker = CompiledSubAgent(name="worker", description="Echoes.", runnable=echo, mode="fork")
-    lead = create_agent(
-        ScriptedModel(script=[tasks("x"), AIMessage("done")]),
-        middleware=[SubAgentMiddleware(backend=StateBackend(), subagents=[worker])],
-        state_schema=Summed,
-    )
-    event = {"cutoff_index": 2, "summary_message": HumanMessage("a summary")}
-    given = [HumanMessage("one"), AIMessage("two"), HumanMessage("three")]
-    invoke(lead, {"messages": given, "_summarization_event": event})
-    assert [message.text for message in heard[:2]] == ["a summary", "three"]
-
-
 # --- what a subagent has of its own ----------------------------------------------------------------------------------
-
-
-def test_a_subagent_may_have_a_backend_of_its_own(invoke: Invoke) -> None:
-    own = MemoryBackend()
-    model = ScriptedModel(script=[calls(write("a")), AIMessage("ok")])
-    agent = create_deep_agent(
-        ScriptedModel(script=[tasks("x"), calls(write("b")), AIMessage("done")]),
-        subagents=[spec(model, backend=own)],
-    )
-    assert contents(invoke(agent, GO)) == {"/out/b.md": "b"}
-    assert own.read("/out/a.md").file_data.content == "a"
 
 
 def test_a_subagent_with_a_backend_keeps_the_rules_of_its_supervisor(invoke: Invoke) -> None:
@@ -368,17 +279,6 @@ def test_a_run_may_ask_subagents_for_a_form_of_answer(invoke: Invoke) -> None:
     agent = supervisor([spec(ScriptedModel(script=[calls(call("Count", number=3))]))], tasks("count"))
     config = {"configurable": {SUBAGENT_RESPONSE_FORMAT_CONFIG_KEY: Count}}
     assert results(invoke(agent, GO, config))[0].content == '{"number":3}'
-
-
-def test_create_sub_agent_builds_what_is_given(invoke: Invoke) -> None:
-    model = ScriptedModel(script=[AIMessage("ok")])
-    built = create_sub_agent(SubAgent(name="a", description="b", system_prompt="Work.", model=model, tools=[]))
-    invoke(built, GO)
-    assert [message.text for message in model.asked[0]] == ["Work.", "go"]
-    with pytest.raises(ValueError, match="'a' lacks model"):
-        create_sub_agent(SubAgent(name="a", description="b", tools=[]))
-    with pytest.raises(ValueError, match="'a' lacks tools"):
-        create_sub_agent(SubAgent(name="a", description="b", model=model))
 
 
 # --- several interrupts ----------------------------------------------------------------------------------------------
@@ -469,19 +369,6 @@ def test_what_siblings_wrote_outlives_a_failure(invoke: Invoke) -> None:
 
 
 # --- streams and traces ----------------------------------------------------------------------------------------------
-
-
-def test_traces_mark_subagents(invoke: Invoke) -> None:
-    marks: list[Any] = []
-
-    def answer(state: dict[str, Any]) -> dict[str, Any]:
-        marks.append((get_tracing_context().get("metadata") or {}).get("ls_agent_type"))
-        return {"messages": [AIMessage("x")]}
-
-    echo = CompiledSubAgent(name="worker", description="Echoes.", runnable=RunnableLambda(answer))
-    with tracing_context(metadata={"ls_agent_type": "root"}):
-        invoke(supervisor([echo], tasks("x")), GO)
-    assert marks == ["subagent"]
 
 
 def test_streams_tell_which_subagent_speaks() -> None:

@@ -1,21 +1,16 @@
 """What a model is told: pages, suggestions, matches in long lines, and the tools that it is offered."""
 
-import pkgutil
 import re
 from functools import partial
-from importlib import import_module
-from inspect import isclass
 from itertools import product
 from typing import Any
 
 import pytest
 from langchain.agents import create_agent
-from langchain.agents.middleware.types import AgentMiddleware
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import BaseTool
 from langsmith import Client, tracing_context
 
-import deepfs.middleware
 from deepfs import (
     CompositeBackend,
     FilesystemBackend,
@@ -32,15 +27,14 @@ from deepfs.backends.utils import create_file_data
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import BackendError
 from deepfs.middleware import apply_patch_tool
-from deepfs.middleware._base import TRACE_POLICY
-from deepfs.middleware.arguments import ARGUMENTS, TOOL_NAMES
+from deepfs.middleware.arguments import TOOL_NAMES
 from deepfs.middleware.offloading import Evictor
-from deepfs.middleware.rendering import closest, command_output
+from deepfs.middleware.rendering import command_output
 from deepfs.middleware.tools import filesystem_tools
 from deepfs.operations import Operation
 from deepfs.policy import ReadOnlyBackend
 from deepfs.testing import FaultyBackend
-from deepfs.types import ExecuteResponse, GrepMatch, GrepResult
+from deepfs.types import ExecuteResponse
 from support.agents import Invoke, Sandbox, results
 from support.chat import ScriptedModel, call, calls
 
@@ -127,15 +121,6 @@ def test_a_match_deep_in_a_line_is_shown_with_its_place() -> None:
 def test_a_deep_match_whose_line_cannot_be_read_again_is_told() -> None:
     broken = FaultyBackend(stored(**{"/a": DEEP}), {"read": BackendError("Error: gone")})
     assert "the match may be further on" in says(broken, "grep", pattern="needle", output_mode="content")
-
-
-def test_a_backend_may_read_patterns_in_its_own_way() -> None:
-    class Own(WrapperBackend):
-        async def agrep(self, *_: Any, **options: Any) -> GrepResult:
-            return GrepResult(matches=[GrepMatch("/a", 1, DEEP[:5_000])])
-
-    found = says(Own(stored(**{"/a": DEEP})), "grep", pattern="(?=needle)", regex=True, output_mode="content")
-    assert "the match may be further on" in found
 
 
 def test_few_long_lines_are_read_again() -> None:
@@ -311,12 +296,6 @@ def test_a_suggestion_takes_few_listings_and_shows_nothing_that_rules_hide() -> 
     assert says(broken, "read_file", file_path="/a/b/c").endswith("Find the right path with ls or glob.")
 
 
-def test_closest_names_are_found_in_bounded_time_among_many() -> None:
-    names = [f"{'ab' * 100}{number}" for number in range(20_000)]
-    assert closest("main.py", [*names[:3_000], "Main.py", *names]) == ["Main.py"]
-    assert closest("ba" * 100, names)
-
-
 # --- files that are not shown -----------------------------------------------------------------------------------------
 
 
@@ -418,14 +397,6 @@ def test_two_names_of_one_argument_with_different_values_are_an_error(invoke: In
     assert "there is no argument file, did you mean file_path?" in str(message.content)
 
 
-def test_no_alias_is_ambiguous_or_grants_more() -> None:
-    for schema in ARGUMENTS.values():
-        others = [other for names in schema.aliases.values() for other in names]
-        assert schema.aliases.keys() <= schema.model_fields.keys()
-        assert len(others) == len({*others, *schema.model_fields}) - len(schema.model_fields)
-        assert not {"overwrite", "replace_all"} & schema.aliases.keys()
-
-
 # --- the tools that are offered --------------------------------------------------------------------------------------
 
 READING = {"ls", "read_file", "glob", "grep"}
@@ -495,15 +466,6 @@ def test_execute_says_where_commands_start_and_what_they_do_not_see(tmp_path: An
 
 
 # --- traces ----------------------------------------------------------------------------------------------------------
-
-
-def test_every_middleware_keeps_messages_and_files_out_of_its_spans() -> None:
-    modules = [f"deepfs.middleware.{module.name}" for module in pkgutil.iter_modules(deepfs.middleware.__path__)]
-    named = [each for module in ("deepfs.graph", *modules) for each in vars(import_module(module)).values()]
-    classes = {each for each in named if isclass(each) and issubclass(each, AgentMiddleware)}
-    own = {each for each in classes if each.__module__.startswith("deepfs.")}
-    assert FilesystemMiddleware in own
-    assert {each.__name__ for each in own if each.trace_policy is not TRACE_POLICY} == set()
 
 
 class Recorder(Client):

@@ -182,6 +182,3 @@ def test_beside_a_shell_only_rules_for_other_mounts_are_accepted(tmp_path: Path)
             FilesystemMiddleware(backend=backend, permissions=deny(path))
     for adapted in (beside, runs_in_it):
         assert "hello" in tool(adapted, "execute", command="echo hello").content
-
-
-# --- versions of deepagents ------------------------------------------------------------------------------------------

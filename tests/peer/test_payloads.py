@@ -1,5 +1,6 @@
 """An agent's requests to Anthropic, OpenAI and Google, as LangChain's classes build them, obey the providers' rules."""
 
+import asyncio
 import base64
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -41,6 +42,9 @@ class Scripted(BaseChatModel):
         self._requests.append(self.request(messages, **options))  # type: ignore[attr-defined]
         answer = self._script[next(self._taken)]
         return ChatResult(generations=[ChatGeneration(message=answer.model_copy(deep=True))])
+
+    async def _agenerate(self, messages: Any, stop: Any = None, run_manager: Any = None, **options: Any) -> ChatResult:
+        return self._generate(messages, **options)
 
     @property
     def faults(self) -> list[str]:
@@ -135,9 +139,18 @@ def test_system_messages_are_valid(model: Any) -> None:
     files = MemoryBackend()
     files.write("/empty", "")
     bare = FilesystemMiddleware(files, system_prompt="")
-    for prompt in PROMPTS:
-        run(model, system_prompt=prompt, memory=["/empty", "/none"], backend=files)
-        run(model, system_prompt=prompt, backend=files, middleware=[bare])
+    more: list[dict[str, Any]] = [{"memory": ["/empty", "/none"]}, {"middleware": [bare]}]
+    model.play()
+    agents = [
+        create_deep_agent(model, backend=files, system_prompt=prompt, **each) for prompt in PROMPTS for each in more
+    ]
+
+    async def run_all() -> None:
+        # In one event loop, since each sync run would start threads of its own, a hundred in this test.
+        for agent in agents:
+            await agent.ainvoke(GO)
+
+    asyncio.run(run_all())
 
 
 # --- results of tools ------------------------------------------------------------------------------------------------

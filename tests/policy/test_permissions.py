@@ -19,7 +19,7 @@ from deepfs import (
 from deepfs.backends.protocol import BackendProtocol, SandboxBackendProtocol, supports_execute
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import BackendError
-from deepfs.operations import Glob, Operation, PathFilter
+from deepfs.operations import Operation
 from deepfs.policy import ApprovalNeededError, DeniedError, as_approved, decide, decide_beneath
 from deepfs.search.request import GrepScan
 from deepfs.types import ExecuteResponse, FileInfo, GlobResult, GrepResult, LsResult
@@ -91,20 +91,6 @@ class TestRules:
         for judge in (decide, decide_beneath):
             with pytest.raises(ValueError, match="unknown operation 'Read'; known are read, write, execute"):
                 judge([FilesystemPermission(["read"], ["/**"], "deny")], operation, "/a")
-
-    def test_decide_beneath_returns_the_strictest_possible_decision(self) -> None:
-        allow = FilesystemPermission(["read"], ["/work/**"])
-        ask = FilesystemPermission(["read"], ["/work/keys/*.pem"], "interrupt")
-        deny = FilesystemPermission(["read"], ["/**/.env"], "deny")
-        assert decide_beneath([ask], "read", "/").mode == "interrupt"
-        assert decide_beneath([ask], "read", "/work/keys").mode == "interrupt"
-        assert decide_beneath([ask], "read", "/work/keys/a.pem").mode == "interrupt"
-        assert decide_beneath([ask], "read", "/work/other").mode == "allow"
-        assert decide_beneath([ask], "write", "/").mode == "allow"
-        assert decide_beneath([ask, deny], "read", "/").mode == "deny"
-        assert decide_beneath([allow, deny], "read", "/work").mode == "allow"
-        assert decide_beneath([allow, deny], "read", "/work/deep").mode == "allow"
-        assert decide_beneath([allow, deny], "read", "/").mode == "deny"
 
 
 # --- refusals ---
@@ -269,21 +255,6 @@ async def test_mounts_without_readable_paths_are_not_searched() -> None:
         assert "/asked/" in str((await backend.agrep("needle")).error)
 
 
-async def test_counting_skipped_files_needs_one_search_only() -> None:
-    memory = files(**{f"denied__{number}": "x" for number in range(50)})
-    await memory.aupload_files([("/b.bin", b"x\0"), ("/denied/c.bin", b"x\0")])
-    searches: list[str] = []
-
-    class Counting(PermissionedBackend):
-        async def run(self, operation: Operation) -> Any:
-            searches.append(operation.name)
-            return await super().run(operation)
-
-    backend = Counting(memory, [FilesystemPermission(["read"], ["/denied/**"], "deny")])
-    assert (await backend.agrep("x")).skipped == 1
-    assert searches == ["grep"]
-
-
 async def test_a_wrapper_that_renames_paths_does_not_filter_by_the_outer_rules() -> None:
     class Beneath(WrapperBackend):
         """Shows the directory `/in` of its backend as the root."""
@@ -435,31 +406,6 @@ def test_symlinks_to_denied_paths_are_not_shown(mounted: bool, root: Path) -> No
     assert [info.path.removeprefix(prefix) for info in listed.matches or ()] == ["/open/file", "/open/to_file"]
 
 
-def test_what_a_disk_has_judged_is_not_resolved_again(root: Path) -> None:
-    resolved: list[str] = []
-
-    class Disk(FilesystemBackend):
-        judges_results = True
-
-        async def aresolve_paths(self, paths: list[str]) -> list[str | None]:
-            resolved.extend(paths)
-            return await super().aresolve_paths(paths)
-
-    (root / "open" / "binary").write_bytes(b"needle\0")
-    backend = PermissionedBackend(Disk(root), [SECRET])
-    assert [info.path for info in backend.ls("/open").entries or ()] == [
-        "/open/binary",
-        "/open/circle",
-        "/open/file",
-        "/open/to_file",
-        "/open/up/",
-    ]
-    assert [info.path for info in backend.glob("to_*", "/open").matches or ()] == ["/open/to_file"]
-    found = backend.grep("needle", "/open")
-    assert ([match.path for match in found.matches or ()], found.skipped) == (["/open/file", "/open/to_file"], 1)
-    assert set(resolved) == {"/open", "/"}
-
-
 def test_an_override_that_judges_nothing_reveals_nothing(root: Path) -> None:
     everything = [FileInfo(f"/open/{name}", False) for name in ("file", "to_file", "to_key")]
 
@@ -504,22 +450,6 @@ def test_an_override_that_judges_nothing_reveals_nothing(root: Path) -> None:
         assert not unjudged.judges_results
         assert [info.path for info in PermissionedBackend(unjudged(root), [SECRET]).glob("*").matches or ()] == shown
     assert [info.path for info in PermissionedBackend(Listing(root), [SECRET]).ls("/open").entries or ()] == shown
-
-
-def test_equal_filters_are_one_object(root: Path) -> None:
-    """Searches that are carried out together ask each filter once."""
-    asked: list[PathFilter | None] = []
-
-    class Disk(FilesystemBackend):
-        async def run(self, operation: Operation) -> Any:
-            if isinstance(operation, Glob):
-                asked.append(operation.hidden)
-            return await super().run(operation)
-
-    backend = PermissionedBackend(Disk(root), [SECRET])
-    for _ in range(2):
-        assert backend.glob("*", "/open").ok
-    assert asked[0] is asked[1] is not None
 
 
 def test_a_directory_with_symlinks_to_denied_paths_can_be_deleted(root: Path) -> None:

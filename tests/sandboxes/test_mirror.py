@@ -138,24 +138,6 @@ async def test_agents_of_a_process_do_not_remove_each_others_files(tmp_path: Pat
 
 
 @pytest.mark.anyio
-async def test_a_change_notices_that_the_sandbox_is_another_one(tmp_path: Path) -> None:
-    copied = await Copied.begun(tmp_path)
-    await copied.run("rm -r skills")
-    assert await copied.update(CHANGED) == []
-    assert await copied.skills() == ["./.deepfs-files", "./pdf/a.sh", "./pdf/b.txt"]
-    assert await copied.run("skills/pdf/a.sh; cat skills/pdf/b.txt") == "a\nchanged"
-
-
-@pytest.mark.anyio
-async def test_modes_are_repaired_by_the_next_process(tmp_path: Path) -> None:
-    copied = await Copied.begun(tmp_path)
-    await copied.run("chmod 600 skills/pdf/a.sh")
-    copied.restarted()
-    await copied.update(BOTH)
-    assert await copied.run("skills/pdf/a.sh") == "a\n"
-
-
-@pytest.mark.anyio
 async def test_an_archive_that_cannot_be_unpacked_is_removed(tmp_path: Path) -> None:
     copied = await Copied.begun(tmp_path)
     await copied.run("rm skills/.deepfs-files; mkdir -p skills/.deepfs-files/x")
@@ -163,10 +145,3 @@ async def test_an_archive_that_cannot_be_unpacked_is_removed(tmp_path: Path) -> 
     with pytest.raises(BackendError, match="exit code 1"):
         await copied.update({**BOTH, "pdf/noise": Random(1).randbytes(100_000)})
     assert await copied.run("ls -A skills") == ".deepfs-files\npdf\n"
-
-
-def test_commands_stay_short() -> None:
-    names = [f"{'ü' * 100}/{number}" for number in range(3_000)]
-    parts = mirror._prepare_commands(names, names, "nonce")
-    assert max(len(part.encode()) for part in parts) < 128 * 1024 - 1_000
-    assert sum(part.count("\nr") for part in parts) == 3_000

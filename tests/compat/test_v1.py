@@ -1,4 +1,4 @@
-"""V1 backends: how they are recognised; they work off the event loop, mounted, subclassed and with commands."""
+"""V1 backends work off the event loop, mounted, subclassed and with commands."""
 
 import threading
 import time
@@ -60,19 +60,6 @@ class Shell(DuckS3):
 
     def execute(self, command: str) -> Any:
         return ExecuteResponse(f"ran {command}", 0)
-
-
-async def test_a_deepfs_backend_is_returned_unchanged() -> None:
-    backend = MemoryBackend()
-    assert adapt_backend_protocol(backend) is backend
-
-
-async def test_other_objects_are_refused() -> None:
-    for nonsense in (3, object(), MemoryBackend):
-        with pytest.raises(TypeError):
-            adapt_backend_protocol(nonsense)  # type: ignore[arg-type]
-        with pytest.raises(TypeError):
-            adapt_sandbox_protocol(nonsense)  # type: ignore[arg-type]
 
 
 async def test_v1_methods_run_off_the_event_loop() -> None:

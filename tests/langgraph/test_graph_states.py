@@ -1,4 +1,4 @@
-"""StateBackend and StoreBackend in graphs of every form, with every kind of state, node and run."""
+"""StateBackend and StoreBackend in graphs with every kind of state, node and run."""
 
 import operator
 from collections.abc import Callable
@@ -153,20 +153,10 @@ def of_user(runtime: Runtime[Context]) -> tuple[str, ...]:
     return (runtime.context.user, "files")
 
 
-def of_thread(runtime: Runtime[Context]) -> tuple[str, ...]:
-    assert runtime.execution_info is not None
-    return (str(runtime.execution_info.thread_id), "files")
-
-
 def of_authenticated_user(runtime: Runtime[Context]) -> tuple[str, ...]:
     assert runtime.server_info is not None
     assert runtime.server_info.user is not None
     return (runtime.server_info.user.identity, "files")
-
-
-def of_assistant(runtime: Runtime[Context]) -> tuple[str, ...]:
-    assert runtime.server_info is not None
-    return (runtime.server_info.assistant_id, "files")
 
 
 @dataclass
@@ -180,11 +170,9 @@ class Authenticated:
     ("namespace", "expected"),
     [
         (of_user, [("ada", "files"), ("bob", "files")]),
-        (of_thread, [("t1", "files"), ("t2", "files")]),
         (of_authenticated_user, [("ada@example.org", "files"), ("bob@example.org", "files")]),
-        (of_assistant, [("assistant-t1", "files"), ("assistant-t2", "files")]),
     ],
-    ids=["user", "thread", "authenticated user", "assistant"],
+    ids=["user", "authenticated user"],
 )
 async def test_a_namespace_may_come_from_the_runtime(
     namespace: Callable[[Any], tuple[str, ...]], expected: list[tuple[str, ...]]
@@ -199,7 +187,6 @@ async def test_a_namespace_may_come_from_the_runtime(
     for user, thread in (("ada", "t1"), ("bob", "t2")):
         configurable = {
             "thread_id": thread,
-            "assistant_id": f"assistant-{thread}",
             "langgraph_auth_user": Authenticated(f"{user}@example.org"),
         }
         config: RunnableConfig = {"configurable": configurable}

@@ -59,7 +59,7 @@ def file(content: str) -> dict[str, Any]:
     return {"files": {"/a": {"content": content, "encoding": "utf-8", "created_at": "0", "modified_at": "0"}}}
 
 
-# --- twenty parallel tasks -------------------------------------------------------------------------------------------
+# --- twenty parallel edits -------------------------------------------------------------------------------------------
 
 TWENTY = "".join(f"<{number}>\n" for number in range(20))
 EDITED = "".join(f"[edited {number}]\n" for number in range(20))

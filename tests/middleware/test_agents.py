@@ -1,4 +1,4 @@
-"""Agents that work with files: a scripted model calls every tool; prompts, interrupts and the tools offered."""
+"""Agents that work with files: a scripted model calls every tool; prompts and permissions."""
 
 import subprocess
 import sys
@@ -9,16 +9,9 @@ import pytest
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, SystemMessage
 
-from deepfs import FilesystemPermission, MemoryBackend, StateBackend, create_deep_agent
+from deepfs import FilesystemPermission, MemoryBackend
 from deepfs.backends.local_shell import LocalShellBackend
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.middleware import (
-    MemoryMiddleware,
-    SkillsMiddleware,
-    SubAgentMiddleware,
-    create_summarization_middleware,
-    create_summarization_tool_middleware,
-)
 from deepfs.middleware.filesystem import FilesystemMiddleware
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
@@ -85,32 +78,6 @@ def test_with_permissions_keeps_the_class_and_the_backend() -> None:
     assert other.tools[0].description == "Look."
     assert other.backend.write("/a", "x").code == "permission_denied"
     assert own.backend.write("/a", "x").ok
-
-
-_WORKER = {"name": "worker", "description": "Works.", "system_prompt": "Work."}
-
-
-def test_the_class_of_files_in_state_stands_for_an_object() -> None:
-    worker = {**_WORKER, "model": ScriptedModel(script=[])}
-    makers: list[Any] = [
-        lambda backend: create_deep_agent(ScriptedModel(script=[]), backend=backend),
-        lambda backend: FilesystemMiddleware(backend=backend),
-        lambda backend: SubAgentMiddleware(backend=backend, subagents=[worker], general_purpose_agent=False),
-        lambda backend: SkillsMiddleware(backend=backend, sources=["/skills/"]),
-        lambda backend: MemoryMiddleware(backend=backend, sources=["/notes.md"]),
-        lambda backend: create_summarization_middleware(ScriptedModel(script=[]), backend),
-        lambda backend: create_summarization_tool_middleware(ScriptedModel(script=[]), backend),
-    ]
-    for make in makers:
-        with pytest.warns(DeprecationWarning, match=r"pass StateBackend\(\)"):
-            made = make(StateBackend)
-        assert isinstance(getattr(made, "backend", None) or StateBackend(), StateBackend)
-        for wrong, told in (
-            (MemoryBackend, "MemoryBackend is a class, not a backend: pass an object of it"),
-            ("/tmp", "str is no backend"),
-        ):
-            with pytest.raises(TypeError, match=told):
-                make(wrong)
 
 
 def test_without_langchain_the_error_names_the_extra() -> None:

@@ -448,19 +448,6 @@ async def test_the_number_of_tasks_is_bounded() -> None:
     await lead.tasks.aclose()
 
 
-async def test_list_shows_the_statuses_now() -> None:
-    gate = Gate()
-    first, second = (calls(call("list_async_tasks")) for _ in range(2))
-    some = calls(call("list_async_tasks", status_filter="error"))
-    lead = Supervisor(spec(RunnableLambda(gate)), first, start(), second, some, AIMessage("a"))
-    none, _, one, filtered = results(await lead.turn())
-    assert none.text == "There are no background tasks."
-    assert one.text.splitlines()[0] == "1 background tasks:"
-    assert one.text.endswith("(worker), running")
-    assert filtered.text == "There are no background tasks with the status error."
-    await lead.tasks.aclose()
-
-
 async def test_wrong_calls_are_reported() -> None:
     wrong = calls(
         call("start_async_task", description="x", subagent_type="nobody"),
@@ -605,17 +592,6 @@ async def test_a_follow_up_on_a_server(work: Any, strategy: str) -> None:
     assert task_of(state)["run_id"] == list(server.runs)[1]
 
 
-async def test_cancelling_a_task_on_a_server_stops_its_enqueued_runs_as_well(work: Any) -> None:
-    server = work(held(AIMessage("first")), held(AIMessage("second")))
-    script = [start(), with_id("update_async_task", message="more"), with_id("cancel_async_task")]
-    agent = deep(server, *script, with_id("check_async_task"), AIMessage("a"), update_strategy="enqueue")
-    state = await agent.ainvoke(GO, THREAD)
-    assert [run["status"] for run in server.runs.values()] == ["interrupted", "interrupted"]
-    assert task_of(state)["status"] == json.loads(results(state)[-1].text)["status"] == "cancelled"
-    assert told(state) == []
-    released.set()
-
-
 async def test_a_task_that_its_server_lost_has_failed(work: Any) -> None:
     server = work(held(AIMessage("x")))
     listing = calls(call("list_async_tasks"))
@@ -644,14 +620,6 @@ def test_a_refusal_of_the_server_is_an_error_of_the_tool() -> None:
     assert failed.status == "error"
     assert "Could not start the background task of 'worker'" in failed.text
     assert len(failed.text) < 2_000
-
-
-def test_without_a_url_the_sync_form_says_what_to_do() -> None:
-    subagent = AsyncSubAgent(name="worker", description="Works.", graph_id="agent")
-    agent = create_deep_agent(ScriptedModel(script=[start(), AIMessage("a")]), subagents=[subagent])
-    (failed,) = results(agent.invoke(GO))
-    assert failed.status == "error"
-    assert "ainvoke" in failed.text
 
 
 # --- on the server of the supervisor ---------------------------------------------------------------------------------
@@ -719,20 +687,3 @@ async def test_a_forged_notification_is_a_message_like_others() -> None:
         state = await lead.agent.ainvoke({"messages": [message]}, THREAD)
         assert task_of(state)["status"] == "running"
     await lead.tasks.aclose()
-
-
-# --- configuration ---------------------------------------------------------------------------------------------------
-
-
-def test_wrong_subagents_are_refused() -> None:
-    refused: list[tuple[list[Any], str]] = [
-        ([], "at least one"),
-        ([spec(writer()), spec(writer())], "several subagents have the name 'worker'"),
-        ([AsyncSubAgent(name="a", description="b")], "needs either graph_id"),
-        ([{"name": "a", "graph_id": "b"}], "lacks description"),
-        ([spec(writer(), update_strategy="rollback")], "update_strategy 'rollback'"),
-        ([spec(writer(), mode="odd")], "mode 'odd'"),
-    ]
-    for subagents, told in refused:
-        with pytest.raises(ValueError, match=told):
-            AsyncSubAgentMiddleware(async_subagents=subagents)

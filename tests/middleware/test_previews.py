@@ -351,6 +351,20 @@ def test_a_patch_is_asked_about_as_what_it_does(invoke: Invoke) -> None:
             assert {"-two", "+2", "-1"} <= set(shown(state)[0].split("\n"))
 
 
+def test_rules_ask_about_the_files_of_a_patch() -> None:
+    rules = [FilesystemPermission(["write"], ["/a"], "interrupt")]
+    for lines, asks in [
+        ("*** Update File: a\n-two\n+2", True),
+        ("*** Delete File: /a", True),
+        ("*** Add File: /a/b\n+x", False),
+        ("*** Update File: /d/x\n*** Move to: a", True),
+        ("*** Update File: /d/x\n-1\n+2", False),
+        ("*** Rename File: a", False),
+    ]:
+        patch = {"input": f"*** Begin Patch\n{lines}\n*** End Patch"}
+        assert asks_first(rules, "apply_patch", patch) is asks, lines
+
+
 def test_an_approved_patch_is_held_to_what_was_shown(invoke: Invoke) -> None:
     for is_changed in (False, True):
         files = files_of()

@@ -1,4 +1,4 @@
-"""Features that meet: renamed arguments and approvals, forks and their own storage, model tools and refusals."""
+"""Features that meet: renamed arguments and approvals, rules and approvals, calls whose ids are not unique."""
 
 import base64
 from hashlib import sha256

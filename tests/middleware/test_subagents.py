@@ -366,28 +366,3 @@ def test_what_siblings_wrote_outlives_a_failure(invoke: Invoke) -> None:
         invoke(agent, GO, THREAD)
     state = invoke(agent, None, THREAD)
     assert contents(state) == {"/out/good.md": "good", "/out/bad.md": "bad"}
-
-
-# --- streams and traces ----------------------------------------------------------------------------------------------
-
-
-def test_streams_tell_which_subagent_speaks() -> None:
-    anna, bert = (ScriptedModel(script=[AIMessage(f"I am {name}")]) for name in ("anna", "bert"))
-    workers = [
-        SubAgent(name="anna", description="Speaks.", model=anna),
-        CompiledSubAgent(name="bert", description="Speaks.", runnable=create_agent(bert)),
-    ]
-    two = calls(*(call("task", description="x", subagent_type=name) for name in ("anna", "bert")))
-    agent = create_deep_agent(ScriptedModel(script=[two, AIMessage("lead")]), subagents=workers, name="boss")
-
-    async def play() -> dict[tuple[str, ...], tuple[str, str]]:
-        heard = {}
-        async for namespace, (message, about) in agent.astream(GO, stream_mode="messages", subgraphs=True):
-            if message.type == "ai" and message.text:
-                heard[namespace] = (message.text, about["lc_agent_name"])
-        return heard
-
-    heard = asyncio.run(play())
-    assert heard.pop(()) == ("lead", "boss")
-    assert sorted(heard.values()) == [("I am anna", "anna"), ("I am bert", "bert")]
-    assert all(namespace[0].startswith("tools:") for namespace in heard)

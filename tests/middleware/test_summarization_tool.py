@@ -62,26 +62,6 @@ def test_the_model_compacts_its_conversation(invoke: Invoke, storage: Any) -> No
     assert event_of(agent)["cutoff_index"] == 12
 
 
-def test_half_of_the_trigger_is_enough() -> None:
-    cases: list[tuple[Any, bool]] = [
-        (("messages", 26), True),
-        (("messages", 28), False),
-        (("tokens", 60), True),
-        (("tokens", 100_000), False),
-        (("fraction", 0.1), True),
-        (("fraction", 1.0), False),
-        ({"messages": 26, "tokens": 100_000}, False),
-        ([{"messages": 26, "tokens": 60}, ("messages", 100)], True),
-        (None, True),
-    ]
-    for trigger, is_enough in cases:
-        model = Talker(script=[calls(call(COMPACT)), AIMessage("done")], profile={"max_input_tokens": 1_000})
-        summaries = SummarizationMiddleware(model, backend=MemoryBackend(), trigger=trigger, keep=("messages", 2))
-        agent = create_agent(model, middleware=[SummarizationToolMiddleware(summaries)])
-        state = agent.invoke({"messages": [*talked(11), HumanMessage("short enough?")]})
-        assert ("Compacted" in results(dict(state))[0].text) == is_enough, trigger
-
-
 def test_parallel_calls_are_harmless(invoke: Invoke) -> None:
     files = MemoryBackend()
     turn = calls(call(COMPACT), call("write_file", file_path="/a", content="x"), call(COMPACT), call("ls", path="/"))

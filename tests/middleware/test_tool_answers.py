@@ -118,11 +118,6 @@ def test_a_match_deep_in_a_line_is_shown_with_its_place() -> None:
         assert says(backend, "read_file", file_path="/a", offset=1, column=before).startswith("2\tneedle")
 
 
-def test_a_deep_match_whose_line_cannot_be_read_again_is_told() -> None:
-    broken = FaultyBackend(stored(**{"/a": DEEP}), {"read": BackendError("Error: gone")})
-    assert "the match may be further on" in says(broken, "grep", pattern="needle", output_mode="content")
-
-
 def test_few_long_lines_are_read_again() -> None:
     counted = Counted(stored(**{"/a": f"{DEEP}\n" * 50}))
     assert says(counted, "grep", pattern="needle", output_mode="content").count("at column=20000") == 20
@@ -169,15 +164,6 @@ def test_a_glob_with_brackets_is_told_how_to_write_names_with_brackets() -> None
             assert text.endswith(f". If the brackets are part of a name, write {told}"), text
     assert says(backend, "glob", pattern=r"app/\[slug\]/*") == "/app/[slug]/page.tsx"
     assert says(backend, "read_file", file_path=r"/app/\[slug\]/page.tsx").endswith("Did you mean /app/[slug]/?")
-
-
-def test_files_that_were_not_searched_are_counted_with_the_reasons() -> None:
-    backend = stored()
-    backend.upload_files([("/a.bin", b"\xffx"), ("/b.bin", b"\xffx")])
-    reasons = "not searched: binary, too large or not readable]"
-    assert says(backend, "grep", pattern="x").startswith("[No line of what was searched under / contains the text x")
-    assert says(backend, "grep", pattern="x", path="/a.bin").endswith(f"\n[1 file was {reasons}")
-    assert says(backend, "grep", pattern="x").endswith(f"\n[2 files were {reasons}")
 
 
 # --- paths that do not exist -----------------------------------------------------------------------------------------
@@ -388,13 +374,6 @@ def test_names_of_arguments_of_other_tools_are_understood(invoke: Invoke) -> Non
         assert [message.content for message in results(invoke(agent, {"messages": [("user", "go")]}))] == [told]
         # Without the middleware, an approval would not see the names, so the tool refuses them.
         assert "did you mean" in says(backend, name, **arguments)
-
-
-def test_two_names_of_one_argument_with_different_values_are_an_error(invoke: Invoke) -> None:
-    model = ScriptedModel(script=[calls(call("read_file", path="/a", file="/b")), AIMessage("Done.")])
-    agent = create_agent(model, middleware=[FilesystemMiddleware(stored(**{"/a": "one\n"}))])
-    [message] = results(invoke(agent, {"messages": [("user", "go")]}))
-    assert "there is no argument file, did you mean file_path?" in str(message.content)
 
 
 # --- the tools that are offered --------------------------------------------------------------------------------------

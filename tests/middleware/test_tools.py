@@ -1,4 +1,4 @@
-"""The tools in a plain ToolNode: their answers, sync and async, over every kind of backend."""
+"""The tools in a plain ToolNode: their answers over every kind of backend."""
 
 import json
 import re

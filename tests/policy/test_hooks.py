@@ -1,4 +1,4 @@
-"""Hooks, rate limits, audit logs and read-only backends."""
+"""Hooks, rate limits and audit logs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from deepfs import MemoryBackend
-from deepfs.backends.protocol import SandboxBackendProtocol, supports_execute
-from deepfs.errors import InvalidContentError, NotSupportedError, PermissionDeniedError
+from deepfs.backends.protocol import SandboxBackendProtocol
+from deepfs.errors import InvalidContentError, PermissionDeniedError
 from deepfs.policy import (
     AuditedBackend,
     AuditRecord,
@@ -20,7 +20,6 @@ from deepfs.policy import (
     PermissionedBackend,
     RateLimit,
     RateLimitError,
-    ReadOnlyBackend,
 )
 from deepfs.sync import OPERATIONS
 from deepfs.types import ExecuteResponse, ReadResult
@@ -239,26 +238,3 @@ async def test_exceptions_and_cancellation_are_logged() -> None:
     assert records[0].error == "KeyError"
     assert [record.ok for record in records] == [False, False]
     assert "Cancelled" in (records[1].error or "")
-
-
-# --- read-only backends ---
-
-
-async def test_a_read_only_backend_allows_only_reading() -> None:
-    memory = Commands()
-    memory.write("/a", "x")
-    before = dict(memory._files)
-    backend = ReadOnlyBackend(memory)
-    for name in OPERATIONS:
-        if name == "execute":
-            with pytest.raises(NotSupportedError, match="read-only"):
-                await backend.aexecute("rm /a")
-            continue
-        result = await getattr(backend, f"a{name}")(*ARGUMENTS[name])
-        errors = [item.error for item in result] if isinstance(result, list) else [result.code]
-        changes = name in ("write", "edit", "delete", "move", "copy", "upload_files")
-        assert errors == (["permission_denied"] if changes else [None]), name
-    assert memory._files == before
-    assert not supports_execute(backend)
-    assert backend.write("/..", "x").code == "invalid_path"
-    assert backend.is_synchronous

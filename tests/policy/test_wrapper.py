@@ -1,4 +1,4 @@
-"""A wrapper forwards every operation once, with the capabilities of the inner backend."""
+"""A wrapper forwards every operation once, and none passes it by."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing

@@ -17,7 +17,7 @@ from deepfs import (
     create_deep_agent,
 )
 from deepfs.middleware.approvals import ApprovalMiddleware
-from support.agents import Invoke, in_async, in_sync, results
+from support.agents import Invoke, results
 from support.chat import ScriptedModel, call, calls
 
 GO = {"messages": [("user", "go")]}
@@ -206,7 +206,7 @@ def test_a_malformed_or_missing_answer_raises_and_the_interrupt_stays(invoke: In
     assert files.read("/c").ok
 
 
-@pytest.mark.parametrize("invoke", [in_sync, in_async])
+@pytest.mark.both_forms
 def test_a_tool_that_is_not_there_in_an_answer_does_not_end_the_thread(invoke: Invoke) -> None:
     files = files_of()
     agent = agent_of(files, CREATE, call("delete", file_path="/a"), interrupt_on={"write_file": True})

@@ -24,7 +24,7 @@ from deepfs.middleware import AsyncSubAgent, AsyncSubAgentMiddleware, Background
 from deepfs.middleware.async_subagents import NOTIFICATION
 from deepfs.middleware.background_tasks import default_tasks
 from deepfs.sync import run_sync
-from support.agents import Invoke, in_async, in_sync, results
+from support.agents import Invoke, in_async, results
 from support.chat import ScriptedModel, call, calls
 from support.langgraph_server import LangGraphServer, asgi, running_langgraph_server
 from support.waiting import until
@@ -553,7 +553,7 @@ async def ended(server: LangGraphServer) -> None:
     await until(lambda: all(run["status"] not in {"running", "pending"} for run in server.runs.values()))
 
 
-@pytest.mark.parametrize("invoke", [in_sync, in_async])
+@pytest.mark.both_forms
 def test_a_graph_on_a_server_is_started_checked_and_told_of(work: Any, invoke: Invoke) -> None:
     server = work(held(AIMessage("from <b>afar</b>")))
     script = [start("look around"), AIMessage("a"), with_id("check_async_task"), AIMessage("b"), AIMessage("c")]

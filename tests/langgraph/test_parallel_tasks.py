@@ -17,7 +17,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.config import get_config
 from langgraph.graph import START, MessagesState, StateGraph
-from langgraph.types import CachePolicy, RetryPolicy, Send, TimeoutPolicy
+from langgraph.types import CachePolicy, Overwrite, RetryPolicy, Send, TimeoutPolicy
 
 from deepfs import ErrorCode, FilesystemState, StateBackend
 from deepfs._langgraph import task_files as tasks
@@ -311,6 +311,20 @@ async def test_a_conditional_edge_shares_the_files_of_its_node() -> None:
 
     live = await graph(node).add_conditional_edges("node", route, ["__end__"]).compile().ainvoke(file("one"))
     assert (text(live), text(live, "/b")) == ("two", "edge's own")
+
+
+@pytest.mark.anyio
+async def test_a_conditional_edge_sees_what_its_node_put_in_place_of_all_files() -> None:
+    async def node(state: State) -> dict[str, Any]:
+        assert (await fs.awrite("/early", "x")).ok
+        return {"files": Overwrite({"/only": file("x")["files"]["/a"]})}
+
+    async def route(state: State) -> str:
+        assert [info.path for info in (await fs.als("/")).entries or ()] == ["/only"]
+        return "__end__"
+
+    live = await graph(node).add_conditional_edges("node", route, ["__end__"]).compile().ainvoke(file("one"))
+    assert list(live["files"]) == ["/only"]
 
 
 @pytest.mark.anyio

@@ -223,6 +223,13 @@ def test_a_conflict_names_the_lost_operation() -> None:
     assert conflict == {"path": "/a", "operation": "edit", "node": "node", "step": 7}
 
 
+def test_conflicts_written_by_hand_are_merged_and_can_be_cleared() -> None:
+    conflict = {"path": "/x"}
+    assert fold_conflicts([conflict], [[conflict, {"path": "/y"}]]) == [conflict, {"path": "/y"}]
+    assert fold_conflicts([conflict], [None]) == []
+    assert fold_conflicts(None, ["deepfs:unreadable"]) == []
+
+
 # --- properties ------------------------------------------------------------------------------------------------------
 
 PATHS = ["/a", "/b", "/a/c"]

@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator
 from deepfs import FilesystemPermission, MemoryBackend, PermissionedBackend
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import BackendError
-from deepfs.mcp import McpSettings, ServerLimits
+from deepfs.mcp import McpSettings, ServerLimits, create_server
 from deepfs.middleware.tools import filesystem_tools
 from deepfs.policy import ReadOnlyBackend
 from deepfs.types import LsResult
@@ -78,6 +78,11 @@ async def test_read_only_offers_no_change_and_makes_none(reference_names: bool, 
         arguments = {"path": "/b"} if reference_names else {"file_path": "/b"}
         assert (await client.call_tool("write_file", {**arguments, "content": "x"})).is_error
     assert not (await files.aread("/b")).ok
+
+
+async def test_unknown_tools_in_settings_are_named() -> None:
+    with pytest.raises(ValueError, match="no such tool: copy; there are ls, read_file"):
+        create_server(MemoryBackend(), McpSettings(tools=["copy"]))
 
 
 # --- answers ---------------------------------------------------------------------------------------------------------

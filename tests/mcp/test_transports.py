@@ -283,6 +283,14 @@ async def test_any_host_does_not_mean_any_origin() -> None:
             assert (await http.post("/mcp", content=INITIALIZE, headers={"origin": origin})).status_code == status
 
 
+async def test_http_needs_a_release_that_bounds_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    def older(self: object, *, transport_security: object = None) -> None: ...
+
+    monkeypatch.setattr("mcp.server.mcpserver.MCPServer.streamable_http_app", older)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'mcp>=2\.2'"):
+        await serve(MemoryBackend(), transport="http")
+
+
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
@@ -300,3 +308,17 @@ async def test_what_a_command_names(tmp_path: Path, tree: str, monkeypatch: pyte
         assert settings.http.tokens != [TOKEN]
     async with open_files(["memory://"]) as (backend, _):
         assert isinstance(backend, MemoryBackend)
+
+
+async def test_what_cannot_be_served() -> None:
+    wrong: list[tuple[list[str], str | None]] = [
+        ([], None),
+        (["."], "memory://"),
+        (["memory://", "memory://"], None),
+        (["memory://#/notes"], None),
+        (["/no/such/directory"], None),
+    ]
+    for places, on in wrong:
+        with pytest.raises((ValueError, NotADirectoryError)):
+            async with open_files(places, on=on):
+                pass

@@ -221,6 +221,15 @@ def test_a_tool_that_is_not_there_in_an_answer_does_not_end_the_thread(invoke: I
     assert agent.get_state(THREAD).next == ()
 
 
+def test_an_error_of_the_users_condition_is_raised_unchanged(invoke: Invoke) -> None:
+    def when(request: Any) -> bool:
+        raise ValueError("of my own")
+
+    on = {"write_file": {"allowed_decisions": ["approve"], "when": when}}
+    with pytest.raises(ValueError, match=r"^of my own"):
+        invoke(agent_of(MemoryBackend(), CREATE, interrupt_on=on), GO, THREAD)
+
+
 @pytest.mark.parametrize("by", ["interrupt_on", "rule"])
 def test_a_person_may_answer_in_place_of_a_tool(invoke: Invoke, by: str) -> None:
     files = MemoryBackend()

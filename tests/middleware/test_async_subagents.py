@@ -576,6 +576,19 @@ def test_a_graph_on_a_server_is_started_checked_and_told_of(work: Any, invoke: I
     assert {(sent["x-key"], sent["x-auth-scheme"]) for *_, sent in server.requests} == {("k", "langsmith")}
 
 
+async def test_a_failure_on_a_server_is_told(work: Any) -> None:
+    def fail(messages: list[Any]) -> AIMessage:
+        raise RuntimeError("broken there")
+
+    server = work(held(fail))
+    agent = deep(server, start(), AIMessage("a"), with_id("check_async_task"), AIMessage("b"))
+    await agent.ainvoke(GO, THREAD)
+    await ended(server)
+    state = await agent.ainvoke(GO, THREAD)
+    assert task_of(state)["status"] == "error"
+    assert json.loads(results(state)[-1].text)["error"] == "RuntimeError: broken there"
+
+
 @pytest.mark.parametrize("strategy", ["interrupt", "enqueue"])
 async def test_a_follow_up_on_a_server(work: Any, strategy: str) -> None:
     server = work(held(AIMessage("first")), held(AIMessage("second")), AIMessage("third"))
@@ -613,6 +626,20 @@ async def test_a_server_that_answers_nothing_is_not_waited_for(work: Any, monkey
     assert "TimeoutError" in failed.text
 
 
+async def test_a_question_on_a_server_is_shown(work: Any) -> None:
+    write = calls(call("write_file", file_path="/a", content="x"))
+    server = work(held(write), interrupt_on={"write_file": True})
+    check = with_id("check_async_task")
+    agent = deep(server, start(), AIMessage("a"), check, with_id("cancel_async_task"), check, AIMessage("b"))
+    await agent.ainvoke(GO, THREAD)
+    await ended(server)
+    state = await agent.ainvoke(GO, THREAD)
+    asked, cancelled, after = results(state)[-3:]
+    assert json.loads(asked.text)["interrupts"][0]["value"]["action_requests"][0]["name"] == "write_file"
+    assert cancelled.text.startswith("Cancelled.")
+    assert json.loads(after.text)["status"] == task_of(state)["status"] == "cancelled"
+
+
 def test_a_refusal_of_the_server_is_an_error_of_the_tool() -> None:
     with running_langgraph_server({}) as empty:
         empty.refusal = "no such\ngraph " * 100_000
@@ -620,6 +647,14 @@ def test_a_refusal_of_the_server_is_an_error_of_the_tool() -> None:
     assert failed.status == "error"
     assert "Could not start the background task of 'worker'" in failed.text
     assert len(failed.text) < 2_000
+
+
+def test_without_a_url_the_sync_form_says_what_to_do() -> None:
+    subagent = AsyncSubAgent(name="worker", description="Works.", graph_id="agent")
+    agent = create_deep_agent(ScriptedModel(script=[start(), AIMessage("a")]), subagents=[subagent])
+    (failed,) = results(agent.invoke(GO))
+    assert failed.status == "error"
+    assert "ainvoke" in failed.text
 
 
 # --- on the server of the supervisor ---------------------------------------------------------------------------------
@@ -687,3 +722,17 @@ async def test_a_forged_notification_is_a_message_like_others() -> None:
         state = await lead.agent.ainvoke({"messages": [message]}, THREAD)
         assert task_of(state)["status"] == "running"
     await lead.tasks.aclose()
+
+
+def test_wrong_subagents_are_refused() -> None:
+    refused: list[tuple[list[Any], str]] = [
+        ([], "at least one"),
+        ([spec(writer()), spec(writer())], "several subagents have the name 'worker'"),
+        ([AsyncSubAgent(name="a", description="b")], "needs either graph_id"),
+        ([{"name": "a", "graph_id": "b"}], "lacks description"),
+        ([spec(writer(), update_strategy="rollback")], "update_strategy 'rollback'"),
+        ([spec(writer(), mode="odd")], "mode 'odd'"),
+    ]
+    for subagents, told in refused:
+        with pytest.raises(ValueError, match=told):
+            AsyncSubAgentMiddleware(async_subagents=subagents)

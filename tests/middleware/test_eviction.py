@@ -105,6 +105,14 @@ def test_five_megabytes_are_stored_and_read_back_whole_by_paging(
     assert all(len(message.content) <= 60_000 and message.status == "success" for message in read)
 
 
+def test_messages_in_a_command_are_stored(invoke: Invoke) -> None:
+    for name in ("command", "several"):
+        made = call(name, kind="x")
+        made["args"]["kind"] = made["id"]
+        (message,) = results(ran(FilesystemMiddleware(backend=MemoryBackend()), invoke, calls(made)))
+        assert stored_at(message)
+
+
 @pytest.mark.parametrize("backend", ["state", "filesystem"], indirect=True)
 def test_a_long_user_message_is_stored(backend: BackendProtocol, invoke: Invoke) -> None:
     pages: list[str] = []
@@ -114,6 +122,12 @@ def test_a_long_user_message_is_stored(backend: BackendProtocol, invoke: Invoke)
     assert len(first.content) < 4_000
     assert [message.type for message in others].count("human") == 0
     assert joined(pages) == said
+
+
+def test_results_stay_whole_without_a_limit(invoke: Invoke) -> None:
+    middleware = FilesystemMiddleware(backend=MemoryBackend(), tool_token_limit_before_evict=None)
+    (message,) = results(ran(middleware, invoke, calls(call("produce", kind="lines"))))
+    assert message.content == LINES
 
 
 def test_a_result_that_cannot_be_stored_keeps_its_start_and_end(invoke: Invoke) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain.agents.middleware import HumanInTheLoopMiddleware
+from langchain.agents.middleware import HumanInTheLoopMiddleware, ModelCallLimitMiddleware
 from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
@@ -250,6 +250,28 @@ def test_rules_of_middleware_hold_for_subagents_and_skills(invoke: Invoke) -> No
     assert not any("/private/x" in message.text for asked in model.asked for message in asked)
 
 
+def test_rules_and_backends_of_forks_replace_those_of_the_middleware_of_the_supervisor(invoke: Invoke) -> None:
+    files, apart = MemoryBackend(), MemoryBackend()
+    ruled = FilesystemMiddleware(backend=files, permissions=[DENY])
+    deny_free = FilesystemPermission(operations=["write"], paths=["/free/**"], mode="deny")
+    own = FilesystemMiddleware(backend=files, permissions=[deny_free])
+    more: list[Any] = [{}, {"permissions": []}, {"permissions": [deny_free]}, {"middleware": [own]}, {"backend": apart}]
+    forks = [SubAgent(name=str(place), description="Works.", mode="fork", **each) for place, each in enumerate(more)]
+
+    def turn(messages: list[Any]) -> AIMessage:
+        if messages[-1].type == "tool":
+            return AIMessage(", ".join(each.text.partition(" ")[0] for each in messages[-2:]))
+        paths = ("/private/a", "/free/a")
+        return calls(*(call("write_file", file_path=path, content="x", overwrite=True) for path in paths))
+
+    tasks = [calls(call("task", description="x", subagent_type=fork["name"])) for fork in forks]
+    script = [each for task in tasks for each in (task, turn, turn)]
+    _, agent = agent_of(*script, backend=files, middleware=[ruled], subagents=forks)
+    answers = [message.text for message in results(invoke(agent, GO))]
+    assert answers == ["Error:, Wrote", "Wrote, Wrote", "Wrote, Error:", "Wrote, Error:", "Error:, Wrote"]
+    assert [info.path for info in apart.glob("**").matches or ()] == ["/free/a"]
+
+
 def test_rules_that_differ_from_those_of_middleware_are_refused() -> None:
     own = FilesystemMiddleware(backend=MemoryBackend(), permissions=[DENY])
     worker = SubAgent(name="worker", description="Works.", middleware=[own])
@@ -257,6 +279,14 @@ def test_rules_that_differ_from_those_of_middleware_are_refused() -> None:
         with pytest.raises(ValueError, match="permissions differ"):
             agent_of(permissions=[ASK], **options)
     agent_of(subagents=[SubAgent(**worker, permissions=[DENY])], permissions=[ASK])
+
+
+def test_two_middleware_of_one_name_are_refused() -> None:
+    twice = [ModelCallLimitMiddleware(run_limit=2), ModelCallLimitMiddleware(thread_limit=50)]
+    worker = SubAgent(name="worker", description="Works.", middleware=twice)
+    for options in ({"middleware": twice}, {"subagents": [worker]}):
+        with pytest.raises(ValueError, match="ModelCallLimitMiddleware twice"):
+            agent_of(**options)
 
 
 def test_approvals_that_the_user_gives_stand_for_interrupt_on(invoke: Invoke) -> None:

@@ -239,6 +239,20 @@ def test_one_download_fills_many_references_and_later_requests_use_the_cache(inv
     assert made.model.asked[-1][1].content[1:] == shown
 
 
+def test_the_cache_is_bounded_and_separate_for_each_storage() -> None:
+    cache = blobs._Cache(10)
+    mine, other = blobs._Scope("mine", is_state=False), blobs._Scope("other", is_state=False)
+    for digest in "abc":
+        cache.put(mine, digest, "1234")
+    cache.put(mine, "long", "1" * 11)
+    cache.put(blobs._Scope(None, is_state=True), "b", "1")
+    assert [cache.get(mine, digest) for digest in ("a", "b", "c", "long")] == [None, "1234", "1234", None]
+    assert cache.get(other, "b") is None
+    for _ in range(9):  # The memory of one may be that of an earlier one.
+        assert filled(MemoryBackend(), REFERENCE)[0]["type"] == "text"
+        run_sync(Blobs(MemoryBackend()).store, [HumanMessage([IMAGE])])
+
+
 @pytest.mark.parametrize("kind", ["state", "store"])
 def test_tenants_that_share_a_backend_do_not_share_what_is_cached(invoke: Invoke, kind: str) -> None:
     by_thread = StoreBackend(InMemoryStore(), namespace=lambda _: (get_config()["configurable"]["thread_id"],))
@@ -312,6 +326,16 @@ def test_media_that_the_provider_refuses_do_not_break_the_conversation(invoke: I
     asked = len(made.model.asked)
     invoke(made, said(), THREAD)
     assert len(made.model.asked) == asked + 1, "they are not sent again"
+
+
+def test_a_refused_request_without_media_fails(invoke: Invoke) -> None:
+    def strict(messages: list[Any]) -> AIMessage:
+        raise ModelInvalidRequestError("400")
+
+    made = agent(MemoryBackend(), strict)
+    with pytest.raises(ModelInvalidRequestError):
+        invoke(made, said(), THREAD)
+    assert len(made.model.asked) == 1
 
 
 def test_results_follow_their_calls() -> None:

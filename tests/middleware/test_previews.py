@@ -21,7 +21,9 @@ from deepfs import (
     create_deep_agent,
     run_sync,
 )
+from deepfs.middleware import preview_call
 from deepfs.middleware.approvals import asks_first
+from deepfs.types import ReadResult, replace_fields
 from support.agents import Invoke, results
 from support.chat import ScriptedModel, call, calls
 
@@ -165,6 +167,16 @@ def test_a_long_text_that_changed_after_the_question_stays(invoke: Invoke) -> No
     assert files.download_files(["/long"])[0].content == other
 
 
+@pytest.mark.anyio
+async def test_the_size_of_a_binary_file_is_exact() -> None:
+    files = MemoryBackend()
+    for size in (255, 256, 257):
+        await files.aupload_files([("/b", b"\0" * size)])
+        made = await preview_call(files, "delete", {"file_path": "/b"})
+        assert made is not None
+        assert made.text == f"/b ({size} bytes) is deleted"
+
+
 def test_rules_hold_for_what_is_shown(invoke: Invoke) -> None:
     files = files_of()
     rules = [
@@ -228,6 +240,27 @@ def test_every_kind_of_backend_is_shown_and_held_to_it(
         if not given:
             assert text(files, "/a") == ("1\ntwo\n" if is_changed else "one\n2\n")
     run_sync(files.aclose)
+
+
+class WithoutVersionsOfParts(MemoryBackend):
+    """Tells no version of a part of a file, like adapted backends of other libraries."""
+
+    async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
+        read = await super().aread(path, offset, limit)
+        return read if read.next_offset is None else replace_fields(read, version=None)
+
+
+def test_moves_are_held_where_parts_have_no_versions(invoke: Invoke) -> None:
+    for is_changed in (False, True):
+        files = WithoutVersionsOfParts()
+        files.write("/a", "one\ntwo\n")
+        agent = agent_of(files, call("move", source="/a", destination="/b"))
+        invoke(agent, GO, THREAD)
+        if is_changed:
+            files.edit("/a", "two", "2")
+        [message] = results(invoke(agent, answers(APPROVED), THREAD))
+        assert ("changed after a person was asked" in message.text) is is_changed
+        assert files.read("/b").ok is not is_changed
 
 
 # --- what happens then -----------------------------------------------------------------------------------------------

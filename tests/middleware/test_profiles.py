@@ -74,6 +74,14 @@ def task(to: str) -> AIMessage:
     return calls(call("task", description="x", subagent_type=to))
 
 
+def test_keys_of_another_form_are_refused() -> None:
+    for key in ("", " acme", "acme ", ":", "acme:", ":one", "acme :one", "acme: one"):
+        with pytest.raises(ValueError, match="'provider' or 'provider:model'"):
+            register_harness_profile(key, HarnessProfile())
+        with pytest.raises(ValueError, match="'provider' or 'provider:model'"):
+            register_provider_profile(key, ProviderProfile())
+
+
 # --- the registry ----------------------------------------------------------------------------------------------------
 
 
@@ -197,6 +205,21 @@ def test_middleware_that_cannot_be_excluded() -> None:
     for entry in ("", " ", "module:Class", "_Private", "FilesystemMiddleware", SubAgentMiddleware):
         with pytest.raises(ValueError, match="excluded_middleware"):
             HarnessProfile(excluded_middleware=frozenset({entry}))
+
+
+def test_what_a_file_cannot_hold_is_not_exported() -> None:
+    class Named(AgentMiddleware[Any, Any, Any]):
+        serialized_name = "Public"
+
+    exported = HarnessProfileConfig.from_harness_profile(HarnessProfile(excluded_middleware=frozenset({Named})))
+    assert exported.to_dict() == {"excluded_middleware": ["Public"]}
+    for profile in (
+        HarnessProfile(extra_middleware=[Named()]),
+        HarnessProfile(extra_middleware=lambda: ()),
+        HarnessProfile(excluded_middleware=frozenset({TodoListMiddleware})),
+    ):
+        with pytest.raises(ValueError, match="middleware"):
+            HarnessProfileConfig.from_harness_profile(profile)
 
 
 # --- providers -------------------------------------------------------------------------------------------------------

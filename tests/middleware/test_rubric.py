@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 from langchain.agents import create_agent
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
 from pydantic import Field
 
-from deepfs.middleware import RUBRIC_GRADER_MESSAGE_SOURCE, RubricMiddleware
+from deepfs.middleware import RUBRIC_GRADER_MESSAGE_SOURCE, RubricMiddleware, RubricState
 from support.scripted import ScriptedModel
 
 RUBRIC = "The answer names a source. The answer is short."
@@ -127,6 +127,23 @@ def test_the_transcript_cannot_end_its_element(invoke: Any) -> None:
     assert grader.asked[0].count("<rubric>") == 1
 
 
+def test_the_grader_gets_the_state_and_the_messages_that_callbacks_make(invoke: Any) -> None:
+    class Extended(RubricState):
+        extra: str
+
+    def first(messages: list[AnyMessage]) -> list[AnyMessage]:
+        return messages[:1]
+
+    made, grader, _ = agent(
+        [DONE],
+        grader_state_schema=Extended,
+        build_grader_state=lambda state, iteration: {"extra": f"{len(state['messages'])} {iteration}"},
+        prepare_messages_for_grader=first,
+    )
+    ran(invoke, made)
+    assert "answer 1" not in grader.asked[0]
+
+
 def test_a_grader_that_asks_a_person_interrupts_the_run(invoke: Any) -> None:
     @tool
     def ask() -> str:
@@ -149,3 +166,17 @@ def test_evaluations_are_streamed() -> None:
         ("rubric_evaluation_start", 1, None),
         ("rubric_evaluation_end", 1, "satisfied"),
     ]
+
+
+def test_wrong_arguments() -> None:
+    wrong: list[tuple[dict[str, Any], type[Exception]]] = [
+        ({"model": None}, ValueError),
+        ({"max_iterations": 0}, ValueError),
+        ({"max_iterations": True}, TypeError),
+        ({"max_iterations": "3"}, TypeError),
+        ({"build_grader_state": lambda state, number: {}}, ValueError),
+        ({"on_evaluation": "x"}, TypeError),
+    ]
+    for options, error in wrong:
+        with pytest.raises(error):
+            RubricMiddleware(**{"model": answers(0), **options})

@@ -11,7 +11,7 @@ import anyio.to_thread
 import pytest
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, RemoveMessage
-from langchain_core.tools import tool
+from langchain_core.tools import BaseTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 
@@ -37,6 +37,7 @@ from deepfs.policy import ReadOnlyBackend
 from deepfs.sandboxes import mirror
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
 from deepfs.testing import FaultyBackend
+from deepfs.types import FileDownloadResponse, LsResult
 from support.agents import Invoke, results
 from support.chat import ScriptedModel, call, calls
 from support.sandboxes import LocalSandbox
@@ -193,6 +194,19 @@ def test_skills_of_any_backend_are_shown_and_read(backend: BackendProtocol, invo
     assert "skills_metadata" not in state
     invoke(agent, GO, THREAD)
     assert len({*prompts(model)[1:]}) == 1
+
+
+def test_a_source_that_only_lists_and_gives_files(invoke: Invoke) -> None:
+    class Source(BackendProtocol):
+        def ls(self, path: str) -> Any:
+            return LsResult(entries=[{"path": "/skills/tea", "is_dir": True}])  # type: ignore[list-item]
+
+        def download_files(self, paths: list[str]) -> Any:
+            return [FileDownloadResponse(path, skill("tea")) for path in paths]
+
+    model, agent = agent_of(Source())
+    invoke(agent, GO, THREAD)
+    assert listed(prompts(model)[0]) == ["- tea (/skills/tea/SKILL.md): Does it."]
 
 
 def test_of_equal_names_the_later_source_wins(invoke: Invoke) -> None:
@@ -460,6 +474,20 @@ def test_a_pinned_skill_offers_its_tools_and_a_removed_one_no_longer(invoke: Inv
     agent.update_state(THREAD, {"messages": [RemoveMessage(message.id) for message in state["messages"][:-1]]})
     invoke(agent, GO, THREAD)
     assert "merge_pdf" not in model.offered
+
+
+def test_an_async_resolver_needs_the_async_form() -> None:
+    async def resolve(name: str, runtime: Any) -> list[BaseTool]:
+        await anyio.lowlevel.checkpoint()
+        return [merge_pdf]
+
+    files = holding(pdf=skill("pdf", extra="metadata:\n  include_tools: merge_pdf\n"))
+    _, agent = agent_of(files, reading(), calls(call("merge_pdf")), skills={"tools": resolve})
+    state = anyio.run(agent.ainvoke, GO, THREAD)
+    assert results(state)[1].content == "merged"
+    _, agent = agent_of(files, reading(), skills={"tools": resolve})
+    with pytest.raises(TypeError, match="run the agent with ainvoke"):
+        agent.invoke(GO, THREAD)
 
 
 # --- whole agents ----------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Annotated, Any, NotRequired
 import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware.types import AgentMiddleware, AgentState, PrivateStateAttr
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
@@ -25,6 +25,7 @@ from deepfs.middleware.subagents import (
     CompiledSubAgent,
     SubAgent,
     SubAgentMiddleware,
+    create_sub_agent,
 )
 from deepfs.policy.rules import FilesystemPermission
 from support.agents import Invoke, results
@@ -154,11 +155,15 @@ def test_any_runnable_can_be_a_subagent(invoke: Invoke) -> None:
 
 
 def test_wrong_arguments_are_reported(invoke: Invoke) -> None:
-    wrong = calls(call("task", subagent_type="worker", prompt="the real task"), call("task", description="x"))
-    unknown, missing = results(invoke(supervisor([spec(worker(write))], wrong), GO))
-    assert (unknown.status, missing.status) == ("error", "error")
-    assert "there is no argument prompt, did you mean description?" in unknown.content
-    assert "subagent_type is missing" in missing.content
+    wrong = [
+        ({"subagent_type": "worker", "prompt": "go"}, "there is no argument prompt, did you mean description?"),
+        ({"description": "x"}, "subagent_type is missing"),
+        ({"description": " ", "subagent_type": "worker"}, "The description is empty."),
+    ]
+    made = calls(*(call("task", **arguments) for arguments, _ in wrong))
+    for message, (_, told) in zip(results(invoke(supervisor([spec(worker(write))], made), GO)), wrong, strict=True):
+        assert message.status == "error"
+        assert told in message.content
 
 
 # --- configuration ---------------------------------------------------------------------------------------------------
@@ -234,6 +239,24 @@ def test_a_fork_cannot_hand_on_its_task(invoke: Invoke) -> None:
     assert "Carry it out yourself" in results(invoke(agent, GO))[0].content
 
 
+def test_a_fork_of_a_summarised_conversation_has_the_summary(invoke: Invoke) -> None:
+    class Summed(AgentState[Any]):
+        _summarization_event: NotRequired[Any]
+
+    heard: list[Any] = []
+    echo = RunnableLambda(lambda state: heard.extend(state["messages"]) or {"messages": [AIMessage("x")]})
+    worker = CompiledSubAgent(name="worker", description="Echoes.", runnable=echo, mode="fork")
+    lead = create_agent(
+        ScriptedModel(script=[tasks("x"), AIMessage("done")]),
+        middleware=[SubAgentMiddleware(backend=StateBackend(), subagents=[worker])],
+        state_schema=Summed,
+    )
+    event = {"cutoff_index": 2, "summary_message": HumanMessage("a summary")}
+    given = [HumanMessage("one"), AIMessage("two"), HumanMessage("three")]
+    invoke(lead, {"messages": given, "_summarization_event": event})
+    assert [message.text for message in heard[:2]] == ["a summary", "three"]
+
+
 # --- what a subagent has of its own ----------------------------------------------------------------------------------
 
 
@@ -279,6 +302,17 @@ def test_a_run_may_ask_subagents_for_a_form_of_answer(invoke: Invoke) -> None:
     agent = supervisor([spec(ScriptedModel(script=[calls(call("Count", number=3))]))], tasks("count"))
     config = {"configurable": {SUBAGENT_RESPONSE_FORMAT_CONFIG_KEY: Count}}
     assert results(invoke(agent, GO, config))[0].content == '{"number":3}'
+
+
+def test_create_sub_agent_builds_what_is_given(invoke: Invoke) -> None:
+    model = ScriptedModel(script=[AIMessage("ok")])
+    built = create_sub_agent(SubAgent(name="a", description="b", system_prompt="Work.", model=model, tools=[]))
+    invoke(built, GO)
+    assert [message.text for message in model.asked[0]] == ["Work.", "go"]
+    with pytest.raises(ValueError, match="'a' lacks model"):
+        create_sub_agent(SubAgent(name="a", description="b", tools=[]))
+    with pytest.raises(ValueError, match="'a' lacks tools"):
+        create_sub_agent(SubAgent(name="a", description="b", model=model))
 
 
 # --- several interrupts ----------------------------------------------------------------------------------------------

@@ -126,6 +126,18 @@ def test_media_are_stored_in_separate_files(invoke: Invoke) -> None:
         assert ENCODED[:40] not in text
 
 
+def test_other_content_blocks_are_stored_as_they_are(invoke: Invoke) -> None:
+    files = MemoryBackend()
+    thought = {"type": "reasoning", "reasoning": "Why <not>?"}
+    link = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
+    _, agent = agent_of(files, AIMessage([thought, {"type": "text", "text": "So."}]))
+    invoke(agent, {"messages": [HumanMessage(["Look: ", link])]}, thread())
+    talk(invoke, agent, thread())
+    text = text_of(files)
+    assert "Why &lt;not&gt;?" in text
+    assert "https://example.com/a.png" in text
+
+
 @pytest.mark.parametrize("backend", ["state", "filesystem"], indirect=True)
 def test_unstorable_characters_are_escaped(backend: BackendProtocol, invoke: Invoke) -> None:
     _, agent = agent_of(backend, AIMessage("a\0b\r\nc\rd"), AIMessage("2"), reading(HISTORY), after=4)
@@ -162,6 +174,17 @@ def test_every_thread_id_gets_its_own_file(invoke: Invoke, tmp_path: Path) -> No
     assert all(re.fullmatch(r"/conversation_history/[A-Za-z0-9_-]+(\.id-[0-9a-f]{32})?\.md", path) for path in found)
     assert [text_of(files, path).count("## Summarized") for path in found] == [1] * len(HOSTILE)
     assert [path.name for path in tmp_path.iterdir()] == ["conversation_history"]
+
+
+def test_each_run_without_a_thread_gets_its_own_file(invoke: Invoke) -> None:
+    files = MemoryBackend()
+    for _ in range(2):
+        steps = [calls(call("ls")) for _ in range(12)]
+        _, agent = agent_of(files, *steps, after=8, checkpointer=None)
+        invoke(agent, said(1))
+    entries = files.ls("/conversation_history").entries or ()
+    assert len(entries) == 2
+    assert all(text_of(files, info.path).count("## Summarized") > 1 for info in entries)
 
 
 def test_subagents_get_their_own_files(invoke: Invoke) -> None:

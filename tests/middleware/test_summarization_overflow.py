@@ -15,6 +15,7 @@ from pydantic import PrivateAttr
 from deepfs import FilesystemMiddleware, MemoryBackend
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import BackendError
+from deepfs.middleware.compaction import is_context_overflow
 from deepfs.middleware.summarization import SummarizationMiddleware
 from deepfs.testing import FaultyBackend
 from support.agents import Invoke, results
@@ -108,6 +109,15 @@ def test_other_errors_are_no_overflow(invoke: Invoke) -> None:
             talk(invoke, agent, thread(), 0, 2)
         assert raised.value is error
         assert model.summaries == 0
+
+
+def test_errors_of_providers_are_recognised() -> None:
+    class BedrockError(Exception):
+        response = {"ResponseMetadata": {"HTTPStatusCode": 400}}  # noqa: RUF012
+
+    assert is_context_overflow(BedrockError("Input is too long for requested model."))
+    assert not is_context_overflow(BedrockError("Malformed input"))
+    assert not is_context_overflow(RefusedError("rate limit: maximum context length of the day", 429))
 
 
 def test_a_second_overflow_moves_long_results_to_files(invoke: Invoke) -> None:

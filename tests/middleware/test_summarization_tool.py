@@ -16,6 +16,7 @@ from deepfs.middleware.compaction import as_seen
 from deepfs.middleware.summarization import (
     SummarizationMiddleware,
     SummarizationToolMiddleware,
+    create_summarization_middleware,
 )
 from deepfs.policy import ReadOnlyBackend
 from deepfs.testing import FaultyBackend
@@ -113,6 +114,20 @@ def test_a_failing_summary_changes_nothing(invoke: Invoke) -> None:
 
 
 # --- arguments of the middleware -------------------------------------------------------------------------------------
+
+
+def test_wrong_arguments_are_type_errors() -> None:
+    model = Talker(script=[])
+    summaries: Any = SummarizationMiddleware(model)
+    wrong: list[tuple[Any, str]] = [
+        (lambda: SummarizationMiddleware(model, history_path_prefix="/x"), "artifacts_root"),
+        (lambda: SummarizationToolMiddleware(summaries, system_prompt=1), "system_prompt"),  # type: ignore[arg-type]
+        (lambda: SummarizationToolMiddleware(model), "SummarizationMiddleware"),  # type: ignore[arg-type]
+        (lambda: create_summarization_middleware("openai:gpt", MemoryBackend()), "BaseChatModel"),  # type: ignore[arg-type]
+    ]
+    for make, told in wrong:
+        with pytest.raises(TypeError, match=told):
+            make()
 
 
 @pytest.mark.parametrize("place", ["/blobs/", "/conversation_history/media/"])

@@ -146,6 +146,8 @@ def test_a_search_that_found_nothing_says_what_the_pattern_means() -> None:
         ("glob", "*.py|*.ts", "Write several patterns as {*.py,*.ts}"),
         ("glob", "src\\*.py", "Use / between names; a backslash only goes before a special character"),
         ("glob", "READ*", dots),
+        ("glob", "src", "Only files are found: try **/src/** for a directory, *src* for a part of a name"),
+        ("glob", "src/lib/READ*", "The pattern READ* alone matches at any depth"),
     ]:
         text = says(backend, name, pattern=pattern)
         assert text.startswith("[No ")

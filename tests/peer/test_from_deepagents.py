@@ -190,6 +190,8 @@ async def test_a_class_whose_read_raises_for_a_missing_file_can_be_written_to() 
         adapted = from_deepagents(Documents())
         assert (await adapted.awrite("/docs/a", "x")).ok
         assert (await adapted.awrite("/docs/a", "y")).code is ErrorCode.ALREADY_EXISTS
+        assert (await adapted.awrite("/docs/b", "1\n2\n3\n4\n")).ok
+        assert (await adapted.aread("/docs/b", 0, 1)).file_data.content.startswith("1\n")  # type: ignore[union-attr]
 
 
 async def test_a_file_is_not_replaced_where_its_read_fails_for_an_unknown_reason() -> None:

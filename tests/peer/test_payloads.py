@@ -319,6 +319,13 @@ def test_media_from_people_are_valid(model: Any) -> None:
     assert ("its file was deleted" in model.last) is images
 
 
+@with_each_model
+def test_texts_without_a_block_are_valid(model: Any) -> None:
+    agent = create_deep_agent(model.play(), backend=filled(), checkpointer=InMemorySaver())
+    agent.invoke({"messages": [HumanMessage(["look", MEDIA[0], " "])]}, THREAD)
+    assert "look" in model.last
+
+
 # --- subagents, people, repairs, summaries ---------------------------------------------------------------------------
 
 

@@ -282,6 +282,13 @@ def test_a_file_and_its_symlinks_share_one_history(tmp_path: Path) -> None:
     assert run_sync(contents, history, "/file") == run_sync(contents, history, "/link") == [b"1", b"2"]
 
 
+def test_invalid_settings_are_refused() -> None:
+    invalid: list[dict[str, Any]] = [{"directory": "/"}, {"keep": 0}]
+    for settings in invalid:
+        with pytest.raises(ValueError, match=r"version"):
+            HistoryBackend(MemoryBackend(), **settings)
+
+
 EDITOR = """
 import sys
 import anyio

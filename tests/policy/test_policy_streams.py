@@ -289,6 +289,22 @@ async def test_a_stream_is_refused_if_the_version_cannot_be_kept(tmp_path: Path)
     assert (await backend.aupload_stream("/new", source)).error is None
 
 
+async def test_a_file_that_changes_while_it_is_kept_is_a_conflict(tmp_path: Path) -> None:
+    class Changing(WrapperBackend):
+        """Simulates a file that is replaced between two reads."""
+
+        async def adownload_stream(self, path: str, *, chunk_size: int = MB) -> AsyncIterator[bytes]:  # type: ignore[override]
+            self.reads = getattr(self, "reads", 0) + 1
+            yield b"version %d" % self.reads
+
+    disk = FilesystemBackend(tmp_path)
+    backend = HistoryBackend(Changing(disk), MemoryBackend())
+    await disk.awrite("/a", "old")
+    assert (await backend.aupload_stream("/a", Source(1))).error == "conflict"
+    assert (await disk.aread("/a")).file_data.content == "old"  # type: ignore[union-attr]
+    assert await backend.ahistory("/a") == []
+
+
 async def test_a_dropped_download_stream_leaves_no_file_open(tmp_path: Path) -> None:
     disk = FilesystemBackend(tmp_path)
     await disk.aupload_stream("/a", Source(2))

@@ -28,7 +28,7 @@ from deepfs.policy import (
 )
 from deepfs.testing import FaultyBackend, LatencyBackend
 from deepfs.text.entries import TreeListing
-from deepfs.types import EditResult, ExecuteResponse, error_behind
+from deepfs.types import EditResult, ExecuteResponse, FileUploadResponse, error_behind
 from support.waiting import until_tasks_wait
 
 EXCEEDED = "quota_exceeded"
@@ -118,6 +118,14 @@ class TestRefusedChanges:
         assert (await quota.amove("/a", "/b")).ok
         assert (await quota.awrite("/b", "12345", overwrite=True)).code == EXCEEDED
         assert (await quota.adelete("/b")).ok
+
+    async def test_invalid_limits_are_refused(self) -> None:
+        invalid: list[dict[str, int]] = [{}, {"max_bytes": -1}, {"max_files": -1}]
+        for limits in invalid:
+            with pytest.raises(ValueError, match="max_"):
+                QuotaBackend(MemoryBackend(), **limits)
+        with pytest.raises(TypeError, match="max_bytes"):
+            QuotaBackend(MemoryBackend(), max_bytes="1")  # type: ignore[arg-type]
 
 
 async def fill(directory: Path, contents: dict[str, bytes], links: dict[str, str]) -> None:
@@ -367,6 +375,32 @@ async def test_a_policy_sees_each_change_before_and_after_it() -> None:
     assert len(ended) == 8
 
 
+class Unsteady(WrapperBackend):
+    """Raises `error` if `fails` returns true; changes are made before it raises, so their responses are lost."""
+
+    def __init__(
+        self, inner: BackendProtocol, fails: Callable[[str, str], bool], error: type[Exception] = BackendError
+    ) -> None:
+        super().__init__(inner)
+        self.fails = fails
+        self.error = error
+        self.changed = False
+
+    async def run(self, operation: Operation) -> Any:
+        [name] = operation.known_as or [operation.name]
+        path = (operation.paths or [""])[0]
+        if name == "ls":
+            self.check(name, path)
+        result = await super().run(operation)
+        self.changed |= name in ("write", "upload_files")
+        self.check(name, path)
+        return result
+
+    def check(self, operation: str, path: str) -> None:
+        if self.changed and self.fails(operation, path):
+            raise self.error("it is not there for a moment")
+
+
 @pytest.mark.anyio
 class TestFailuresDuringChanges:
     async def test_a_cancelled_count_lets_no_change_pass_uncounted(self) -> None:
@@ -399,6 +433,33 @@ class TestFailuresDuringChanges:
             first.cancel()
         assert codes == [EXCEEDED]
         assert await stored(files) == (90, 1)
+
+    async def test_an_edit_is_refused_if_the_size_cannot_be_read(self) -> None:
+        files = MemoryBackend()
+        await files.awrite("/a", "12345678")
+        inner = Unsteady(files, lambda operation, _: operation == "download_files")
+        inner.changed = True
+        quota = QuotaBackend(inner, max_bytes=10)
+        assert (await quota.aedit("/a", "1", "1" * 50)).code == "backend_error"
+        assert await stored(files) == (8, 1)
+
+    async def test_an_empty_file_counts_if_its_response_and_the_listing_are_lost(self) -> None:
+        inner = Unsteady(MemoryBackend(), lambda operation, _: operation in ("write", "ls"))
+        quota = QuotaBackend(inner, max_files=1)
+        assert (await quota.awrite("/a", "")).code == "backend_error"
+        assert await quota.ausage() == await stored(inner.inner) == (0, 1)
+
+    async def test_an_exception_in_a_listing_releases_the_space_of_other_items(self) -> None:
+        class Full(Unsteady):
+            async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+                self.changed = True
+                return [FileUploadResponse(path, "backend_error") for path, _ in files]
+
+        inner = Full(MemoryBackend(), lambda operation, path: operation == "ls" and path == "/a", RuntimeError)
+        quota = QuotaBackend(inner, max_bytes=100)
+        outcomes = await quota.aupload_files([("/a", b"x" * 30), ("/b", b"x" * 70)])
+        assert [outcome.error for outcome in outcomes] == ["backend_error"] * 2
+        assert (await quota.ausage()).bytes == 30
 
 
 def test_over_files_of_many_callers_there_is_no_quota_and_no_place_for_versions() -> None:

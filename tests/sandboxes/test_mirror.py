@@ -145,3 +145,10 @@ async def test_an_archive_that_cannot_be_unpacked_is_removed(tmp_path: Path) -> 
     with pytest.raises(BackendError, match="exit code 1"):
         await copied.update({**BOTH, "pdf/noise": Random(1).randbytes(100_000)})
     assert await copied.run("ls -A skills") == ".deepfs-files\npdf\n"
+
+
+def test_commands_stay_short() -> None:
+    names = [f"{'ü' * 100}/{number}" for number in range(3_000)]
+    parts = mirror._prepare_commands(names, names, "nonce")
+    assert max(len(part.encode()) for part in parts) < 128 * 1024 - 1_000
+    assert sum(part.count("\nr") for part in parts) == 3_000

@@ -6,12 +6,9 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import pytest
-from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableConfig
-from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
-from langgraph.prebuilt import ToolNode
 from langgraph.runtime import Runtime
 from langgraph.store.memory import InMemoryStore
 from pydantic import BaseModel, Field
@@ -107,38 +104,6 @@ async def test_a_state_without_files_raises_an_error_that_names_filesystem_state
     graph = StateGraph(MessagesState).add_node("work", awork).add_edge(START, "work").compile(store=InMemoryStore())
     with pytest.raises(RuntimeError, match="class State\\(FilesystemState\\)"):
         await graph.ainvoke({"messages": []})
-
-
-class ToolState(FilesystemState, MessagesState):
-    pass
-
-
-@tool
-async def note(name: str) -> str:
-    """Write a note."""
-    done = await files.awrite(f"/{name}", name)
-    return done.error or "done"
-
-
-@tool
-def note_sync(name: str) -> str:
-    """Write a note."""
-    done = files.write(f"/store/{name}", name)
-    return done.error or "done"
-
-
-async def test_sync_and_async_tools_run_in_parallel() -> None:
-    calls = [
-        {"name": name, "args": {"name": f"{name}{n}"}, "id": f"{name}{n}"}
-        for name in ("note", "note_sync")
-        for n in range(10)
-    ]
-    graph = StateGraph(ToolState).add_node("tools", ToolNode([note, note_sync])).add_edge(START, "tools")
-    store = InMemoryStore()
-    final = await graph.compile(store=store).ainvoke({"messages": [AIMessage("", tool_calls=calls)]})
-    assert [message.content for message in final["messages"][1:]] == ["done"] * 20
-    assert sorted(final["files"]) == sorted(f"/note{n}" for n in range(10))
-    assert len(store.search(("all",), limit=100)) == 10
 
 
 # --- namespaces ---

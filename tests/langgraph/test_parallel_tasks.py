@@ -10,18 +10,16 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-from langgraph.cache.memory import InMemoryCache
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.config import get_config
 from langgraph.graph import START, MessagesState, StateGraph
-from langgraph.types import CachePolicy, Overwrite, RetryPolicy, Send, TimeoutPolicy
+from langgraph.types import Overwrite, RetryPolicy, Send, TimeoutPolicy
 
 from deepfs import ErrorCode, FilesystemState, StateBackend
 from deepfs._langgraph import task_files as tasks
-from deepfs._langgraph.task_files import task_files
 
 fs = StateBackend()
 THREAD: Any = {"configurable": {"thread_id": "t"}}
@@ -117,24 +115,6 @@ async def test_the_second_of_two_colliding_calls_fails() -> None:
             path: data["content"] for path, data in alone["files"].items()
         }
         assert reloaded(builder, saver) == live
-
-
-def test_a_change_waits_for_the_change_of_another_thread() -> None:
-    entered, edited = threading.Event(), threading.Event()
-    waited = []
-
-    def changes(state: State) -> None:
-        with task_files():
-            entered.set()
-            waited.append(not edited.wait(0.2))
-
-    def edits(state: State) -> None:
-        entered.wait()
-        assert fs.edit("/a", "a", "b").ok
-        edited.set()
-
-    assert text(graph(changes, edits).compile().invoke(file("a"))) == "b"
-    assert waited == [True]
 
 
 def test_exactly_one_of_twenty_colliding_threads_succeeds() -> None:
@@ -263,19 +243,6 @@ async def test_a_collision_with_a_task_finished_before_a_failure_is_reported_in_
 
 
 @pytest.mark.anyio
-async def test_the_writes_of_a_cached_task_are_applied_again() -> None:
-    runs = []
-
-    async def node(state: State) -> None:
-        runs.append(1)
-        assert (await fs.aedit("/a", "a", "b")).ok
-
-    app = graph(node, cache_policy=CachePolicy(key_func=lambda _: "key")).compile(cache=InMemoryCache())
-    assert [text(await app.ainvoke(file("a"))) for _ in range(2)] == ["b", "b"]
-    assert len(runs) == 1
-
-
-@pytest.mark.anyio
 async def test_time_travel_finds_the_files_of_each_step() -> None:
     async def edits(state: State) -> dict[str, Any]:
         assert (await fs.aedit("/a", f"{state['n']}", f"{state['n'] + 1}")).ok
@@ -325,20 +292,6 @@ async def test_a_conditional_edge_sees_what_its_node_put_in_place_of_all_files()
 
     live = await graph(node).add_conditional_edges("node", route, ["__end__"]).compile().ainvoke(file("one"))
     assert list(live["files"]) == ["/only"]
-
-
-@pytest.mark.anyio
-async def test_a_node_may_also_return_the_files_update_of_a_result() -> None:
-    async def one(state: State) -> dict[str, Any]:
-        return {"files": (await fs.aedit("/a", "one", "1")).files_update}
-
-    async def two(state: State) -> dict[str, Any]:
-        return {"files": (await fs.aedit("/a", "two", "2")).files_update}
-
-    builder, saver = graph(one, two), InMemorySaver()
-    live = await builder.compile(checkpointer=saver).ainvoke(file("one two"), THREAD)
-    assert text(live) == "1 2"
-    assert reloaded(builder, saver) == live
 
 
 # --- other reducers --------------------------------------------------------------------------------------------------

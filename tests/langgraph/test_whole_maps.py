@@ -114,23 +114,6 @@ async def test_a_subgraph_that_ends_with_a_parent_command_passes_its_files() -> 
 # --- whole maps returned by nodes ------------------------------------------------------------------------------------
 
 
-async def test_a_whole_map_is_merged_with_a_parallel_edit() -> None:
-    async def edits(state: State) -> None:
-        assert (await fs.aedit("/a", "one", "1")).ok
-        assert (await fs.aedit("/b", "old", "edited")).ok
-
-    def by_hand(state: State) -> Any:
-        files = state["files"]
-        changed = file(files["/a"]["content"].replace("two", "2"))
-        return {"files": {**files, "/a": changed, "/b": file("by hand"), "/c": None}}
-
-    for name, kept in (("a", "by hand"), ("z", "edited")):
-        builder = graph(m=edits, **{name: by_hand})
-        live = await values_after(builder, given(a="one\n\ntwo\n", b="old", c="x"))
-        assert texts(live) == {"/a": "1\n\n2\n", "/b": kept}
-        assert conflicts_in(live) == [("/b", "edit")]
-
-
 async def test_a_node_may_return_changes_of_its_own_writes() -> None:
     async def cleans_up(state: State) -> Any:
         assert (await fs.awrite("/tmp", "x")).ok

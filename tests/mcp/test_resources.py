@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 from anyio import fail_after
-from mcp import Client
 from mcp.server.subscriptions import ResourcesListChanged, ResourceUpdated
 from mcp.shared.exceptions import MCPError
 
 from deepfs import CompositeBackend, FilesystemBackend, FilesystemPermission, MemoryBackend, PermissionedBackend
-from deepfs.mcp import McpSettings, ServerLimits, create_server
+from deepfs.mcp import McpSettings, ServerLimits
 from support.mcp_clients import connected
 
 pytestmark = pytest.mark.anyio
@@ -46,27 +45,6 @@ async def test_the_list_has_pages_and_an_end() -> None:
             if (cursor := page.next_cursor) is None:
                 break
     assert names == [f"{number:03}.txt" for number in range(250)]
-
-
-async def test_resources_of_the_application_come_along() -> None:
-    server = create_server(await _with_file())
-
-    @server.resource("app://version")
-    def version() -> str:
-        return "1"
-
-    async with Client(server) as client:
-        assert [resource.uri for resource in (await client.list_resources()).resources] == [
-            "app://version",
-            "deepfs:///a.txt",
-        ]
-        assert (await client.read_resource("app://version")).contents[0].text == "1"
-
-
-async def _with_file() -> MemoryBackend:
-    backend = MemoryBackend()
-    await backend.awrite("/a.txt", "one")
-    return backend
 
 
 async def test_what_cannot_be_read_has_a_code() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain.agents.middleware import HumanInTheLoopMiddleware, ModelCallLimitMiddleware
+from langchain.agents.middleware import ModelCallLimitMiddleware
 from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
@@ -137,21 +137,6 @@ def test_a_rule_asks_for_approval_and_then_allows_the_call(backend: BackendProto
     state = invoke(agent, approve, THREAD)
     assert [message.status for message in results(state)] == ["success"] * 3
     assert results(state)[-1].content == "1\tx"
-
-
-def test_an_edited_call_is_checked_again_and_a_rejected_one_is_not_carried_out(invoke: Invoke) -> None:
-    private = {"name": "write_file", "args": {"file_path": "/private/a", "content": "x"}}
-    for decision, told in (
-        ({"type": "edit", "edited_action": private}, "permission denied"),
-        ({"type": "reject"}, "reject"),
-    ):
-        files = MemoryBackend()
-        agent = rules_agent(calls(call("write_file", file_path="/secret/a", content="x")), files=files)
-        invoke(agent, GO, THREAD)
-        state = invoke(agent, Command(resume={"decisions": [decision]}), THREAD)
-        assert results(state)[0].status == "error"
-        assert told in results(state)[0].content
-        assert not files.glob("**").matches
 
 
 def test_a_symlink_does_not_bypass_approval(invoke: Invoke, tmp_path: Path) -> None:
@@ -287,20 +272,6 @@ def test_two_middleware_of_one_name_are_refused() -> None:
     for options in ({"middleware": twice}, {"subagents": [worker]}):
         with pytest.raises(ValueError, match="ModelCallLimitMiddleware twice"):
             agent_of(**options)
-
-
-def test_approvals_that_the_user_gives_stand_for_interrupt_on(invoke: Invoke) -> None:
-    _, agent = agent_of(
-        calls(call("write_file", file_path="/a", content="x")),
-        middleware=[HumanInTheLoopMiddleware(interrupt_on={"write_file": True})],
-        interrupt_on={"write_file": {"allowed_decisions": ["respond"]}},
-        checkpointer=InMemorySaver(),
-    )
-    asked = invoke(agent, GO, THREAD)["__interrupt__"]
-    assert [each["action_name"] for each in asked[0].value["review_configs"]] == ["write_file"]
-    assert "approve" in asked[0].value["review_configs"][0]["allowed_decisions"]
-    state = invoke(agent, Command(resume={"decisions": [{"type": "reject", "message": "no"}]}), THREAD)
-    assert [message.status for message in results(state)] == ["error"]
 
 
 def test_rules_hold_for_subagents(invoke: Invoke) -> None:

@@ -22,8 +22,6 @@ from deepfs import (
     MemoryBackend,
     StateBackend,
     StoreBackend,
-    SubAgent,
-    create_deep_agent,
     run_sync,
 )
 from deepfs.backends.protocol import BackendProtocol
@@ -114,24 +112,6 @@ def test_blocks_of_every_form_come_back_as_they_were() -> None:
         assert PAYLOAD not in str(kept)
         assert kept.content[0]["deepagents_blob"] == DIGEST
         assert run_sync(store.fill, [kept]) == [message]
-
-
-def test_parallel_tools_and_subagents_store_the_same_content_once(invoke: Invoke) -> None:
-    made = agent(StateBackend(), calls(*(call("show", how="plain") for _ in range(4))))
-    state = invoke(made, said(), THREAD)
-    assert images(state["messages"]) == [REFERENCE] * 4
-    assert images(made.model.asked[-1]) == [IMAGE] * 4
-
-    def look(messages: list[Any]) -> AIMessage:
-        return AIMessage("seen") if images(messages) else calls(call("show", how="plain"))
-
-    looker = SubAgent(name="looker", description="Looks.", model=ScriptedModel(script=[look] * 4))
-    tasks = [call("task", description="look", subagent_type="looker") for _ in range(2)]
-    model = ScriptedModel(script=[calls(*tasks), AIMessage("done")])
-    supervisor = create_deep_agent(model, tools=[show], subagents=[looker])
-    state = invoke(supervisor, said())
-    assert [message.content for message in results(state)] == ["seen", "seen"]
-    assert list(state["files"]) == [f"/blobs/{DIGEST}"]
 
 
 def test_media_stay_in_the_messages_where_they_shall_not_or_cannot_be_stored(invoke: Invoke) -> None:

@@ -493,23 +493,6 @@ def test_an_async_resolver_needs_the_async_form() -> None:
 # --- whole agents ----------------------------------------------------------------------------------------------------
 
 
-def test_subagents_have_skills_of_their_own(invoke: Invoke) -> None:
-    files = holding(pdf=skill("pdf"))
-    put(files, {"/others/csv/SKILL.md": skill("csv")})
-    names = ["general-purpose", "reader", "plain"]
-    tasks = [calls(call("task", description="Do it.", subagent_type=name)) for name in names]
-    turns = [turn for task in tasks for turn in (task, AIMessage("done"))]
-    model = ScriptedModel(script=[*turns, AIMessage("done")])
-    reader = {"name": "reader", "description": "Reads.", "system_prompt": "You read.", "skills": ["/others"]}
-    plain = {"name": "plain", "description": "Reads.", "system_prompt": "You read."}
-    saver = InMemorySaver()
-    agent = create_deep_agent(model, backend=files, skills=["/skills"], subagents=[reader, plain], checkpointer=saver)  # type: ignore[list-item]
-    invoke(agent, GO, THREAD)
-    found = [[line.split()[1] for line in listed(prompt)] for prompt in prompts(model)]
-    assert found == [["pdf"], ["pdf"], ["pdf"], ["csv"], ["pdf"], [], ["pdf"]]
-    assert [each["name"] for each in agent.get_state(THREAD).values["skills_metadata"]] == ["pdf"]
-
-
 def test_a_skills_middleware_takes_the_place_of_the_default_one(invoke: Invoke) -> None:
     files = holding(pdf=skill("pdf"))
     own = SkillsMiddleware(backend=files, sources=[("/skills", "My very own")])

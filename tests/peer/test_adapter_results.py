@@ -36,28 +36,6 @@ def tool(backend: Any, name: str, permissions: list[FilesystemPermission] | None
     return found.func(runtime=runtime, **options)
 
 
-# --- errors ----------------------------------------------------------------------------------------------------------
-
-
-def test_error_messages_contain_error_once() -> None:
-    backend = to_deepagents(CompositeBackend(MemoryBackend(), {"/m/": MemoryBackend()}))
-    backend.write("/a.txt", "x\n")
-    backend.write("/dir/b.txt", "x\n")
-    for name, options in (
-        ("ls", {"path": "/none"}),
-        ("ls", {"path": "/a.txt"}),
-        ("read_file", {"file_path": "/dir"}),
-        ("write_file", {"file_path": "/dir", "content": "x"}),
-        ("edit_file", {"file_path": "/none", "old_string": "a", "new_string": "b"}),
-        ("delete", {"file_path": "/none"}),
-        ("glob", {"pattern": "[", "path": "/"}),
-        ("grep", {"pattern": "x", "path": "/none"}),
-    ):
-        answer = tool(backend, name, **options)
-        shown = (answer.status, answer.content.count("Error:"), answer.content.startswith("Error: "))
-        assert shown == ("error", 1, True), (name, options)
-
-
 # --- searches --------------------------------------------------------------------------------------------------------
 
 

@@ -19,7 +19,6 @@ from deepfs import (
     supports_execute,
 )
 from deepfs.compat.deepagents import from_deepagents, to_deepagents
-from deepfs.errors import NotSupportedError
 from support.chat import ScriptedModel, call, calls
 
 pytestmark = pytest.mark.anyio
@@ -152,22 +151,6 @@ async def test_a_sync_override_is_called_though_its_base_has_an_async_method() -
     adapted = from_deepagents(Guarded(store=InMemoryStore(), namespace=lambda _: ("files",)))
     assert (await adapted.awrite("/released/a", "x")).code is ErrorCode.PERMISSION_DENIED
     assert (await adapted.awrite("/draft/a", "x")).ok
-
-
-async def test_an_execute_without_timeout_is_called_without_and_refuses_one() -> None:
-    class Older(peer.SandboxBackendProtocol):
-        @property
-        def id(self) -> str:
-            return "older"
-
-        def execute(self, command: str) -> peer.ExecuteResponse:  # type: ignore[override]
-            return peer.ExecuteResponse(output=f"ran {command}", exit_code=0)
-
-    adapted: Any = from_deepagents(Older())
-    assert (await adapted.aexecute("x")).output == "ran x"
-    assert (await adapted.aexecute("x", timeout=0)).output == "ran x"
-    with pytest.raises(NotSupportedError, match="has no parameter 'timeout'"):
-        await adapted.aexecute("x", timeout=5)
 
 
 async def test_a_class_whose_read_raises_for_a_missing_file_can_be_written_to() -> None:

@@ -229,23 +229,6 @@ async def test_paths_of_commands_are_those_of_files_beneath_the_root() -> None:
 # --- broken sandboxes -------------------------------------------------------------------------------------------------
 
 
-async def test_a_subclass_need_not_call_the_constructor(tmp_path: Path) -> None:
-    class Bare(BaseSandbox):
-        id = "bare"
-
-        def __init__(self, local: LocalSandbox) -> None:
-            self.local = local
-
-        async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
-            return await self.local.aexecute(command, timeout=timeout)
-
-    sandbox, file = Bare(LocalSandbox(tmp_path)), str(tmp_path / "a.txt")
-    assert_ok(await sandbox.awrite(file, "one\n"))
-    assert_ok(await sandbox.aedit(file, "one", "two"))
-    assert content_of(await sandbox.aread(file)) == "two\n"
-    assert [match.path for match in assert_ok(await sandbox.agrep("two", str(tmp_path))).matches or []] == [file]
-
-
 class Broken(BaseSandbox):
     """A sandbox that gives the same response to each command."""
 

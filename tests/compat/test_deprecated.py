@@ -19,7 +19,6 @@ from deepfs import (
     StateBackend,
     StoreBackend,
 )
-from deepfs.backends import BackendContext
 
 
 class State(FilesystemState, total=False):
@@ -132,13 +131,6 @@ class TestNamespaces:
             assert in_graph(lambda: backend.write("/a.txt", "x"))[0].ok
         assert {warning.filename for warning in caught} == {__file__}
         assert store.get(("ada", "acme"), "/a.txt") is not None
-
-    def test_a_backend_context_can_be_constructed(self) -> None:
-        context = BackendContext(state={"a": 1}, runtime=Runtime(context="c"))
-        with Warned("state"):
-            assert context.state == {"a": 1}
-        with Warned("runtime"):
-            assert context.runtime.context == "c"
 
 
 class TestOldNames:

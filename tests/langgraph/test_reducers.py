@@ -299,15 +299,6 @@ def test_every_division_into_batches_gives_the_same_result_and_changes_nothing_g
 
 
 @given(supersteps())
-def test_reloading_the_state_between_steps_changes_nothing(run: tuple[dict[str, Any], list[list[Task]]]) -> None:
-    start, steps = run
-    files: Files = start
-    for tasks in steps:
-        files = copy.deepcopy(fold(files, in_order(*tasks)))
-    assert files == fold(start, in_order(*(task for tasks in steps for task in tasks)))
-
-
-@given(supersteps())
 def test_every_loss_is_reported_and_a_plain_reducer_agrees_unless_tasks_changed_the_same_file(
     run: tuple[dict[str, Any], list[list[Task]]],
 ) -> None:

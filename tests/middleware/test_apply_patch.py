@@ -262,9 +262,3 @@ async def test_the_editor_makes_the_changes_of_operations(files: BackendProtocol
         await editor.delete_file(Operation("delete_file", "b.py"))
     with pytest.raises(ValueError, match="no changes"):
         await editor.update_file(Operation("update_file", "b.py"))
-
-
-async def test_a_patch_that_changes_nothing_says_so(files: BackendProtocol) -> None:
-    await put(files, a=b"one\n")
-    message = await patched(files, BEGIN, "*** Update File: /a", "-one", "+one", END)
-    assert message.text == "Left as it is: /a"

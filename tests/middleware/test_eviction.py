@@ -18,10 +18,9 @@ from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import BackendError
 from deepfs.middleware.filesystem import FilesystemMiddleware
 from deepfs.middleware.offloading import Evictor
-from deepfs.middleware.tools import filesystem_tools
 from deepfs.policy.rules import FilesystemPermission
 from deepfs.testing import FaultyBackend
-from support.agents import Invoke, Sandbox, results
+from support.agents import Invoke, results
 from support.chat import ScriptedModel, call, calls
 
 LINES = "".join(f"{number}: {'y' * (number % 200)}\n" for number in range(45_000))
@@ -200,11 +199,3 @@ def test_names_are_safe_and_unique(items: list[tuple[str, str]]) -> None:
     stored = [info.path for info in inner.ls("/large").entries or ()] if inner.ls("/large").ok else []
     assert len(stored) == len({item for item in items if len(item[1] * 50) > 40})
     assert all(re.fullmatch(r"/large/[\w-]{16,70}", path, re.ASCII) for path in stored)
-
-
-def test_file_tools_limit_their_own_results() -> None:
-    middleware = FilesystemMiddleware(backend=MemoryBackend(), tool_token_limit_before_evict=1_000)
-    read = next(made for made in middleware.tools if made.name == "read_file")
-    middleware.backend.write("/a", LINES)
-    assert len(read.invoke({"file_path": "/a"})) <= 4_000
-    assert [made.name for made in middleware.tools] == [made.name for made in filesystem_tools(Sandbox())]

@@ -10,9 +10,8 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
-from deepfs import FilesystemMiddleware, FilesystemPermission, MemoryBackend, create_deep_agent, run_sync
+from deepfs import FilesystemPermission, MemoryBackend, create_deep_agent, run_sync
 from deepfs.middleware import Blobs
-from deepfs.testing import FaultyBackend
 from support.agents import Invoke, results
 from support.chat import ScriptedModel, call, calls
 
@@ -111,15 +110,6 @@ def test_calls_of_one_turn_without_ids_of_their_own_have_previews_and_preconditi
     state = invoke(agent, Command(resume={"decisions": [{"type": "approve"}] * 2}), T)
     assert [each.status for each in results(state)] == ["error", "success"]
     assert files.read("/a").file_data.content == "one, and more\n"
-
-
-def test_a_bug_of_a_backend_is_raised_as_it_is(invoke: Invoke) -> None:
-    files = FaultyBackend(MemoryBackend(), {"read": RuntimeError("a bug")})
-    patch = "*** Begin Patch\n*** Update File: /a\n@@\n-x\n+y\n*** Delete File: /b\n*** End Patch"
-    patching = FilesystemMiddleware(files, model_tools=["apply_patch"])
-    _, agent = _agent(files, [calls(call("apply_patch", input=patch))], middleware=[patching])
-    with pytest.raises(RuntimeError, match="a bug"):
-        invoke(agent, GO, T)
 
 
 def test_media_that_no_message_refers_to_are_found(invoke: Invoke) -> None:

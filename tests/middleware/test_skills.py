@@ -209,25 +209,6 @@ def test_a_source_that_only_lists_and_gives_files(invoke: Invoke) -> None:
     assert listed(prompts(model)[0]) == ["- tea (/skills/tea/SKILL.md): Does it."]
 
 
-def test_of_equal_names_the_later_source_wins(invoke: Invoke) -> None:
-    files = MemoryBackend()
-    put(
-        files,
-        {
-            "/base/pdf/SKILL.md": skill("pdf", "Base."),
-            "/base/csv/SKILL.md": skill("csv", "Base.", "compatibility: needs\\n pandas\n"),
-            "/mine/skills/pdf/SKILL.md": skill("pdf", "Mine."),
-        },
-    )
-    model, agent = agent_of(files, skills={"sources": [("/base/", "All of us"), "/mine/skills"]})
-    invoke(agent, GO, THREAD)
-    assert "- All of us: /base/\n- Mine: /mine/skills (of equal names, the last source wins)" in prompts(model)[0]
-    assert listed(prompts(model)[0]) == [
-        "- csv (/base/csv/SKILL.md): Base. [Needs: needs\\n pandas]",
-        "- pdf (/mine/skills/pdf/SKILL.md): Mine.",
-    ]
-
-
 def test_bad_skills_are_warnings_and_break_no_others(invoke: Invoke, caplog: pytest.LogCaptureFixture) -> None:
     files = holding(good=skill("good"), broken=b"---\n: :\n---\n", binary=b"\xff", other=skill("another"))
     model, agent = agent_of(files)

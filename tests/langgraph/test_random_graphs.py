@@ -27,7 +27,7 @@ def check(seed: int, graph: RandomGraph, values: Any, loaded: Any) -> None:
     assert not any(is_header(path) or type(data) is not dict for path, data in values["files"].items())
 
 
-@pytest.mark.parametrize("count", few_or_many(20, 84))
+@pytest.mark.parametrize("count", few_or_many(10, 84))
 def test_every_success_of_a_sync_run_is_in_the_files_or_a_conflict(count: int, tmp_path: Path) -> None:
     with SqliteSaver.from_conn_string(str(tmp_path / "threads.db")) as saver:
         for seed in range(count):
@@ -38,7 +38,7 @@ def test_every_success_of_a_sync_run_is_in_the_files_or_a_conflict(count: int, t
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("count", few_or_many(20, 84))
+@pytest.mark.parametrize("count", few_or_many(10, 84))
 async def test_every_success_of_an_async_run_is_in_the_files_or_a_conflict(count: int, postgres_dsn: str) -> None:
     # When a run fails, cancelling its pending write breaks the connection of that write.
     options: dict[str, Any] = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}

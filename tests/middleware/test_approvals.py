@@ -105,6 +105,11 @@ def test_a_condition_gets_an_equivalent_call_for_each_file(invoke: Invoke) -> No
             assert decisions(state) == ["approve", "reject"]
 
 
+def test_a_condition_that_raises_on_an_equivalent_call_asks(invoke: Invoke) -> None:
+    on = {"edit_file": {"allowed_decisions": ["approve"], "when": lambda request: request.tool_call["args"]["none"]}}
+    assert asked(invoke(agent_of(files_of(), MOVE, interrupt_on=on), GO, THREAD)) == ["move"]
+
+
 def test_the_decisions_offered_are_those_that_every_setting_allows(invoke: Invoke) -> None:
     on = {
         "write_file": {"allowed_decisions": ["approve", "edit", "reject"], "description": lambda *given: given[9]},

@@ -27,9 +27,10 @@ from deepfs import (
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import BackendError
 from deepfs.middleware import offloading as blobs
+from deepfs.middleware._messages import with_parsed_blocks
 from deepfs.middleware.filesystem import FilesystemMiddleware
 from deepfs.middleware.offloading import Blobs
-from deepfs.middleware.unsupported_content import acceptable
+from deepfs.middleware.unsupported_content import UnsupportedContentMiddleware, acceptable
 from deepfs.policy.rules import FilesystemPermission
 from deepfs.testing import FaultyBackend
 from support.agents import Invoke, results
@@ -260,6 +261,15 @@ def test_media_that_a_profile_refuses_are_notes() -> None:
     assert other[0].content[0]["type"] == "file"
 
 
+@pytest.mark.both_forms
+def test_the_middleware_judges_by_the_model_of_the_request(invoke: Invoke) -> None:
+    model = Profiled(script=[AIMessage("done")], profile={"image_inputs": False})
+    made = create_agent(model, middleware=[UnsupportedContentMiddleware()])
+    state = invoke(made, said(IMAGE))
+    assert "is left out" in str(model.asked[0])
+    assert state["messages"][0].content[1] == IMAGE
+
+
 def test_failed_results_hold_text_and_show_their_media_below() -> None:
     failed = ToolMessage([IMAGE], tool_call_id="1", status="error")
     result, below = acceptable([failed], ScriptedModel(script=[]))
@@ -288,6 +298,17 @@ def test_json_that_langgraph_makes_of_media_becomes_blocks_again(invoke: Invoke)
     (message,) = results(invoke(made, said()))
     stored = [{**REFERENCE, "type": each["type"], "mime_type": each["mime_type"]} for each in media]
     assert message.content == [{"type": "text", "text": "so"}, *stored]
+
+
+def test_text_that_only_looks_like_media_stays() -> None:
+    for text in (
+        '[{"type": "image"}]',
+        '[{"type": "image", "deepagents_blob": "x", "base64": "AAAA"}]',
+        '[{"type": "image", "base64": "AAAA"}, {"kind": "row"}]',
+        '[{"type": "image", ',
+    ):
+        message = ToolMessage(text, tool_call_id="1")
+        assert with_parsed_blocks(message) is message
 
 
 @pytest.mark.parametrize("shows", ["person", "tool"])

@@ -168,6 +168,15 @@ def test_a_long_text_that_changed_after_the_question_stays(invoke: Invoke) -> No
 
 
 @pytest.mark.anyio
+async def test_a_comparison_that_takes_too_long_is_said_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deepfs.middleware.previews._SECONDS", 0)
+    arguments = {"file_path": "/new", "content": "\n" * 300_000}
+    preview = await preview_call(MemoryBackend(), "write_file", arguments)
+    assert preview
+    assert preview.text == "[The files could not be read and compared within 0 seconds]"
+
+
+@pytest.mark.anyio
 async def test_the_size_of_a_binary_file_is_exact() -> None:
     files = MemoryBackend()
     for size in (255, 256, 257):

@@ -289,6 +289,7 @@ def test_descriptions_of_tools_are_replaced() -> None:
     assert (ping.description, provided["description"]) == ("Ping.", "old")
 
 
+@pytest.mark.both_forms
 def test_excluded_tools_are_neither_offered_nor_called(invoke: Invoke) -> None:
     register_harness_profile("acme", HarnessProfile(excluded_tools=frozenset({"write_file", "ping"})))
     files = MemoryBackend()

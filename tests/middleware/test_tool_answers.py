@@ -34,7 +34,7 @@ from deepfs.middleware.tools import filesystem_tools
 from deepfs.operations import Operation
 from deepfs.policy import ReadOnlyBackend
 from deepfs.testing import FaultyBackend
-from deepfs.types import ExecuteResponse
+from deepfs.types import ExecuteResponse, GrepMatch, GrepResult
 from support.agents import Invoke, Sandbox, results
 from support.chat import ScriptedModel, call, calls
 
@@ -116,6 +116,15 @@ def test_a_match_deep_in_a_line_is_shown_with_its_place() -> None:
         read = says(backend, "read_file", file_path="/a", offset=1, column=int(shown[2]), limit=1)
         assert read.removeprefix("2\t").startswith(shown[1])
         assert says(backend, "read_file", file_path="/a", offset=1, column=before).startswith("2\tneedle")
+
+
+def test_a_backend_may_read_patterns_in_its_own_way() -> None:
+    class Own(WrapperBackend):
+        async def agrep(self, *_: Any, **options: Any) -> GrepResult:
+            return GrepResult(matches=[GrepMatch("/a", 1, DEEP[:5_000])])
+
+    found = says(Own(stored(**{"/a": DEEP})), "grep", pattern="(?=needle)", regex=True, output_mode="content")
+    assert "the match may be further on" in found
 
 
 def test_few_long_lines_are_read_again() -> None:

@@ -98,7 +98,6 @@ def test_an_overflow_is_answered_by_one_summary_and_one_retry(invoke: Invoke, er
     assert all((f'id="{message.id}"' in text_of(files)) != (message.id in seen) for message in state["messages"])
 
 
-@pytest.mark.both_forms
 def test_other_errors_are_no_overflow(invoke: Invoke) -> None:
     for error in (
         ValueError("prompt is too long"),

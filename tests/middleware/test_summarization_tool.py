@@ -155,6 +155,15 @@ def test_summaries_are_made_of_references_to_media(invoke: Invoke, place: str) -
     assert model.summaries == 0
 
 
+def test_a_summarizer_of_another_kind_is_an_error(invoke: Invoke) -> None:
+    def converse() -> None:
+        _, agent = agent_of(MemoryBackend(), trigger=("messages", 3), summarizer=lambda _: 7)
+        talk(invoke, agent, thread(), 0, 3)
+
+    with pytest.raises(TypeError, match="summarizer"):  # Older versions of LangChain have no summarizers.
+        converse()
+
+
 # --- the state -------------------------------------------------------------------------------------------------------
 
 

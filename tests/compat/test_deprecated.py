@@ -19,7 +19,6 @@ from deepfs import (
     StateBackend,
     StoreBackend,
 )
-from deepfs.backends import BackendContext
 
 
 class State(FilesystemState, total=False):
@@ -123,11 +122,6 @@ class TestFactories:
         assert result.code is ErrorCode.BACKEND_ERROR
         assert "factory" in str(result.error)
 
-    def test_values_that_are_neither_backend_nor_factory_are_refused(self) -> None:
-        for nonsense in (3, None, MemoryBackend, "/path"):
-            with pytest.raises(TypeError):
-                CompositeBackend(nonsense, {})  # type: ignore[arg-type]
-
 
 class TestNamespaces:
     def test_the_older_context_has_a_runtime_and_the_state(self) -> None:
@@ -137,13 +131,6 @@ class TestNamespaces:
             assert in_graph(lambda: backend.write("/a.txt", "x"))[0].ok
         assert {warning.filename for warning in caught} == {__file__}
         assert store.get(("ada", "acme"), "/a.txt") is not None
-
-    def test_a_backend_context_can_be_constructed(self) -> None:
-        context = BackendContext(state={"a": 1}, runtime=Runtime(context="c"))
-        with Warned("state"):
-            assert context.state == {"a": 1}
-        with Warned("runtime"):
-            assert context.runtime.context == "c"
 
 
 class TestOldNames:
@@ -160,68 +147,3 @@ class TestOldNames:
             assert backend.ls_info("/none") == []
         with pytest.deprecated_call():
             assert "not found" in backend.grep_raw("x", "/none")
-
-    def test_an_override_is_called_once_by_either_name(self) -> None:
-        hits: list[str] = []
-
-        class Logged(MemoryBackend):
-            def ls_info(self, path: str) -> Any:
-                hits.append(path)
-                return [info for info in super().ls_info(path) if "secret" not in info["path"]]
-
-        backend: Any = Logged()
-        backend.write("/secret.txt", "x")
-        backend.write("/open.txt", "x")
-        tree = CompositeBackend(MemoryBackend(), {"/m/": backend})
-        with pytest.deprecated_call():
-            assert [info.path for info in tree.ls("/m").entries or ()] == ["/m/open.txt"]
-        assert hits == ["/"]
-        with pytest.deprecated_call():
-            assert [info.path for info in backend.ls_info("/")] == ["/open.txt"]
-        assert hits == ["/", "/"]
-
-
-class PolicyWrapper(BackendProtocol):
-    """A wrapper from the older documentation around a backend of deepfs; it mixes both protocols."""
-
-    def __init__(self, inner: Any, deny_prefixes: list[str]) -> None:
-        self.inner = inner
-        self.deny_prefixes = deny_prefixes
-
-    def ls_info(self, path: str) -> Any:
-        return self.inner.ls_info(path)
-
-    def read(self, file_path: str, offset: int = 0, limit: int = 2000) -> Any:
-        return self.inner.read(file_path, offset=offset, limit=limit)
-
-    def grep_raw(self, pattern: str, path: str | None = None, glob: str | None = None) -> Any:
-        return self.inner.grep_raw(pattern, path, glob)
-
-    def glob_info(self, pattern: str, path: str = "/") -> Any:
-        return self.inner.glob_info(pattern, path)
-
-    def write(self, file_path: str, content: str) -> Any:
-        if any(file_path.startswith(prefix) for prefix in self.deny_prefixes):
-            from deepfs.backends.protocol import WriteResult
-
-            return WriteResult(error=f"Writes are not allowed under {file_path}")
-        return self.inner.write(file_path, content)
-
-    def edit(self, file_path: str, old_string: str, new_string: str, replace_all: bool = False) -> Any:
-        return self.inner.edit(file_path, old_string, new_string, replace_all)
-
-
-@pytest.mark.filterwarnings("ignore:.* is deprecated:DeprecationWarning")
-@pytest.mark.anyio
-async def test_a_v1_wrapper_may_mix_both_protocols() -> None:
-    tree = CompositeBackend(MemoryBackend(), {"/guarded/": PolicyWrapper(MemoryBackend(), ["/private/"])})
-    assert (await tree.awrite("/guarded/a.txt", "one\ntwo\nthree\n")).ok
-    denied = await tree.awrite("/guarded/private/a.txt", "x")
-    assert denied.code is ErrorCode.PERMISSION_DENIED
-    shown = await tree.aread("/guarded/a.txt", 1, 1)
-    assert (shown.file_data and shown.file_data.content, shown.start_line, shown.end_line) == ("two\n", 2, 2)
-    assert (shown.next_offset, shown.total_lines) == (2, 3)
-    assert (await tree.aedit("/guarded/a.txt", "two", "2")).occurrences == 1
-    assert [match.line for match in (await tree.agrep("2", "/guarded")).matches or ()] == [2]
-    assert [info.path for info in (await tree.aglob("*.txt")).matches or ()] == ["/guarded/a.txt"]
-    assert (await tree.aread("/guarded/none")).code is ErrorCode.FILE_NOT_FOUND

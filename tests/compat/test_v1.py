@@ -1,4 +1,4 @@
-"""V1 backends: how they are recognised; they work off the event loop, mounted, subclassed and with commands."""
+"""V1 backends work off the event loop, mounted and subclassed."""
 
 import threading
 import time
@@ -11,12 +11,8 @@ from deepfs import (
     BackendProtocol,
     CompositeBackend,
     ErrorCode,
-    ExecuteResponse,
     MemoryBackend,
-    SandboxBackendProtocol,
     adapt_backend_protocol,
-    adapt_sandbox_protocol,
-    supports_execute,
 )
 from deepfs.types import EditResult, FileDownloadResponse, FileUploadResponse, WriteResult
 from support.v1_backend import DuckS3, S3Operations
@@ -55,26 +51,6 @@ class Uploading(DuckS3):
         return [FileDownloadResponse(path, self.bucket[path].encode()) for path in paths]
 
 
-class Shell(DuckS3):
-    id = "shell-1"
-
-    def execute(self, command: str) -> Any:
-        return ExecuteResponse(f"ran {command}", 0)
-
-
-async def test_a_deepfs_backend_is_returned_unchanged() -> None:
-    backend = MemoryBackend()
-    assert adapt_backend_protocol(backend) is backend
-
-
-async def test_other_objects_are_refused() -> None:
-    for nonsense in (3, object(), MemoryBackend):
-        with pytest.raises(TypeError):
-            adapt_backend_protocol(nonsense)  # type: ignore[arg-type]
-        with pytest.raises(TypeError):
-            adapt_sandbox_protocol(nonsense)  # type: ignore[arg-type]
-
-
 async def test_v1_methods_run_off_the_event_loop() -> None:
     class Slow(DuckS3):
         def read(self, file_path: str, offset: int = 0, limit: int = 2000) -> str:
@@ -85,17 +61,6 @@ async def test_v1_methods_run_off_the_event_loop() -> None:
     loop = threading.current_thread()
     backend = adapt_backend_protocol(Slow({"/a.txt": "x"}))
     assert (await backend.aread("/a.txt")).ok
-
-
-async def test_long_lines_and_line_windows_are_read() -> None:
-    long = "x" * 25_000
-    backend = adapt_backend_protocol(DuckS3({"/a.txt": f"one\n{long}\nthree\n", "/b.txt": "one\n\n"}))
-    shown = await backend.aread("/a.txt", 1, 1)
-    assert (shown.file_data and shown.file_data.content, shown.next_offset) == (f"{long}\n", 2)
-    last = await backend.aread("/a.txt", 2, 1)
-    assert (last.file_data and last.file_data.content, last.next_offset, last.total_lines) == ("three\n", None, 3)
-    whole = await backend.aread("/b.txt")
-    assert (whole.file_data and whole.file_data.content, whole.total_lines) == ("one\n\n", 2)
 
 
 async def test_searches_are_literal_even_if_the_v1_grep_uses_regexes() -> None:
@@ -150,14 +115,3 @@ async def test_parallel_edits_of_one_file_all_succeed() -> None:
         for number in range(20):
             tasks.start_soon(edit, number)
     assert bucket["/a.txt"] == "".join(f"[{number}]" for number in range(20))
-
-
-async def test_commands_run() -> None:
-    sandbox = adapt_sandbox_protocol(Shell({}))
-    assert isinstance(sandbox, SandboxBackendProtocol)
-    assert supports_execute(sandbox)
-    assert sandbox.id == "shell-1"
-    assert (await sandbox.aexecute("make")).output == "ran make"
-    tree = CompositeBackend(Shell({}), {})
-    assert supports_execute(tree)
-    assert (await tree.aexecute("make")).output == "ran make"

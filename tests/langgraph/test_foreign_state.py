@@ -93,14 +93,3 @@ async def test_operations_on_a_value_that_is_not_a_file_give_results() -> None:
         files = await files_after(node, before)
         assert files.keys() == {"/beside", "/dir/bad", "/dir/good", "/write"}
         assert (files["/dir/bad"], files["/write"]["content"]) == (value, "new")
-
-
-async def test_nodes_may_return_values_that_are_not_files() -> None:
-    for value in VALUES:
-
-        def node(state: FilesystemState, value: Any = value) -> Any:
-            return {"files": {**state["files"], "/changed": value, "/made": value, "/gone": None, "no path": value}}
-
-        files = await files_after(node, {"/changed": stored("x"), "/gone": value, "/kept": value})
-        assert files.pop("/beside") == stored("x")
-        assert files == {"/changed": value, "/made": value, "/kept": value, "no path": value}

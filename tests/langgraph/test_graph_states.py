@@ -1,18 +1,14 @@
-"""StateBackend and StoreBackend in graphs of every form, with every kind of state, node and run."""
+"""StateBackend and StoreBackend in graphs with every kind of state, node and run."""
 
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-import anyio
 import pytest
-from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableConfig
-from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
-from langgraph.prebuilt import ToolNode
 from langgraph.runtime import Runtime
 from langgraph.store.memory import InMemoryStore
 from pydantic import BaseModel, Field
@@ -104,52 +100,10 @@ def test_a_sync_run_gives_the_same_results() -> None:
         assert graph.invoke({}, THREAD)["log"] == EXPECTED
 
 
-async def test_sync_and_async_streams_give_the_same_results() -> None:
-    modes: Any = ["values", "updates", "debug", "tasks", "checkpoints"]
-    graph = builder(Typed, awork).compile(checkpointer=InMemorySaver(), store=InMemoryStore())
-    parts = [part async for part in graph.astream({}, THREAD, stream_mode=modes)]
-    assert [value for mode, value in parts if mode == "values"][-1]["files"]["/a.txt"]["content"] == "1 2\n"
-    sync = builder(Typed, work).compile(checkpointer=InMemorySaver(), store=InMemoryStore())
-    count = await anyio.to_thread.run_sync(lambda: len(list(sync.stream({}, THREAD, stream_mode=modes))))
-    assert count == len(parts)
-
-
 async def test_a_state_without_files_raises_an_error_that_names_filesystem_state() -> None:
     graph = StateGraph(MessagesState).add_node("work", awork).add_edge(START, "work").compile(store=InMemoryStore())
     with pytest.raises(RuntimeError, match="class State\\(FilesystemState\\)"):
         await graph.ainvoke({"messages": []})
-
-
-class ToolState(FilesystemState, MessagesState):
-    pass
-
-
-@tool
-async def note(name: str) -> str:
-    """Write a note."""
-    done = await files.awrite(f"/{name}", name)
-    return done.error or "done"
-
-
-@tool
-def note_sync(name: str) -> str:
-    """Write a note."""
-    done = files.write(f"/store/{name}", name)
-    return done.error or "done"
-
-
-async def test_sync_and_async_tools_run_in_parallel() -> None:
-    calls = [
-        {"name": name, "args": {"name": f"{name}{n}"}, "id": f"{name}{n}"}
-        for name in ("note", "note_sync")
-        for n in range(10)
-    ]
-    graph = StateGraph(ToolState).add_node("tools", ToolNode([note, note_sync])).add_edge(START, "tools")
-    store = InMemoryStore()
-    final = await graph.compile(store=store).ainvoke({"messages": [AIMessage("", tool_calls=calls)]})
-    assert [message.content for message in final["messages"][1:]] == ["done"] * 20
-    assert sorted(final["files"]) == sorted(f"/note{n}" for n in range(10))
-    assert len(store.search(("all",), limit=100)) == 10
 
 
 # --- namespaces ---
@@ -164,20 +118,10 @@ def of_user(runtime: Runtime[Context]) -> tuple[str, ...]:
     return (runtime.context.user, "files")
 
 
-def of_thread(runtime: Runtime[Context]) -> tuple[str, ...]:
-    assert runtime.execution_info is not None
-    return (str(runtime.execution_info.thread_id), "files")
-
-
 def of_authenticated_user(runtime: Runtime[Context]) -> tuple[str, ...]:
     assert runtime.server_info is not None
     assert runtime.server_info.user is not None
     return (runtime.server_info.user.identity, "files")
-
-
-def of_assistant(runtime: Runtime[Context]) -> tuple[str, ...]:
-    assert runtime.server_info is not None
-    return (runtime.server_info.assistant_id, "files")
 
 
 @dataclass
@@ -191,11 +135,9 @@ class Authenticated:
     ("namespace", "expected"),
     [
         (of_user, [("ada", "files"), ("bob", "files")]),
-        (of_thread, [("t1", "files"), ("t2", "files")]),
         (of_authenticated_user, [("ada@example.org", "files"), ("bob@example.org", "files")]),
-        (of_assistant, [("assistant-t1", "files"), ("assistant-t2", "files")]),
     ],
-    ids=["user", "thread", "authenticated user", "assistant"],
+    ids=["user", "authenticated user"],
 )
 async def test_a_namespace_may_come_from_the_runtime(
     namespace: Callable[[Any], tuple[str, ...]], expected: list[tuple[str, ...]]
@@ -210,7 +152,6 @@ async def test_a_namespace_may_come_from_the_runtime(
     for user, thread in (("ada", "t1"), ("bob", "t2")):
         configurable = {
             "thread_id": thread,
-            "assistant_id": f"assistant-{thread}",
             "langgraph_auth_user": Authenticated(f"{user}@example.org"),
         }
         config: RunnableConfig = {"configurable": configurable}

@@ -3,15 +3,11 @@
 import asyncio
 import inspect
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator
-from functools import partial
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
-from langgraph.channels.delta import DeltaChannel
 from langgraph.config import get_config
 from langgraph.graph import START, StateGraph
 from langgraph.store.base import GetOp, Item, PutOp
@@ -23,8 +19,6 @@ from deepfs import FilesystemState, MemoryBackend, StateBackend
 from deepfs._langgraph import private as _langgraph
 from deepfs._langgraph.private import (
     batch,
-    current_runtime,
-    current_store,
     legacy_namespace,
     never_suspends,
     runs_loop_of,
@@ -48,26 +42,6 @@ def run(node: Callable[..., Any], *, state: Any = FilesystemState, given: Any = 
     )
 
 
-# --- the running task ------------------------------------------------------------------------------------------------
-
-
-def test_the_read_function_is_a_partial_with_the_channels_and_writes_of_the_task() -> None:
-    def node(state: FilesystemState) -> None:
-        configurable = get_config()["configurable"]
-        assert isinstance(configurable["__pregel_read"], partial)
-        inside = _langgraph._inside(configurable)
-        assert inside is not None
-        channels, writes = inside
-        assert isinstance(channels["files"], DeltaChannel)
-        assert channels["files"].get() == A_FILE["files"]
-        assert not writes
-        assert fs.edit("/a", "one", "1").ok
-        assert isinstance(writes, deque)
-        assert [channel for channel, _ in writes] == ["files", "file_conflicts"]
-
-    run(node)
-
-
 # --- releases of LangGraph that work otherwise -----------------------------------------------------------------------
 
 
@@ -83,11 +57,6 @@ def test_a_langgraph_that_works_otherwise_is_an_error_that_names_the_tested_rele
     assert run(node)["files"]["/a"]["content"] == "1 two"
 
 
-def test_the_tested_releases_of_langgraph_begin_with_the_oldest_that_is_allowed() -> None:
-    project = (Path(__file__).parents[2] / "pyproject.toml").read_text()
-    assert f'"langgraph>={_langgraph._TESTED.split()[0]},<2"' in project
-
-
 # --- kinds of state --------------------------------------------------------------------------------------------------
 
 
@@ -101,23 +70,6 @@ async def test_calls_outside_a_graph_raise_an_error_that_says_what_to_do() -> No
 
 
 # --- stores and the runtime ------------------------------------------------------------------------------------------
-
-
-def test_the_store_and_the_runtime_are_those_of_the_running_node() -> None:
-    store = InMemoryStore()
-
-    def node(state: FilesystemState) -> None:
-        assert current_store() is store
-        runtime = current_runtime()
-        assert runtime is not None
-        assert runtime.store is store
-
-    run(node, store=store)
-    assert current_runtime() is None
-    with pytest.raises(BackendError, match="compile the graph with one"):
-        current_store()
-    with pytest.raises(BackendError, match="compile the graph with one"):
-        run(lambda _: current_store())
 
 
 def test_the_legacy_namespace_contains_the_assistant_id() -> None:

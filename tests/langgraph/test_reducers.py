@@ -149,28 +149,6 @@ def test_of_two_edits_in_one_place_the_first_wins_and_the_other_is_a_conflict() 
         assert outcome(start, second, first) == (texts(second.files), [("/a", "edit")])
 
 
-def test_a_task_may_edit_its_own_edits() -> None:
-    start = files_of(a="one two three four")
-    own = Task(start).edit("/a", "one", "1").edit("/a", "1 two", "12").edit("/a", "four", "4").edit("/a", "12 t", "[t")
-    other = Task(start).edit("/a", "ee", "EE")
-    for order in ([own, other], [other, own]):
-        assert outcome(start, *order) == ({"/a": "[thrEE 4"}, [])
-
-
-def test_later_edits_of_a_task_with_a_lost_edit_are_conflicts_too() -> None:
-    start = files_of(a="one two three")
-    first = Task(start).edit("/a", "one", "1")
-    second = Task(start).edit("/a", "two", "2").edit("/a", "one", "uno").edit("/a", "three", "3")
-    assert outcome(start, first, second) == ({"/a": "1 2 three"}, [("/a", "edit"), ("/a", "edit")])
-
-
-def test_replace_all_collides_if_any_of_its_places_does() -> None:
-    start = files_of(a="a b a")
-    everywhere = Task(start).edit("/a", "a", "x", replace_all=True)
-    assert outcome(start, everywhere, Task(start).edit("/a", "b", "y")) == ({"/a": "x y x"}, [])
-    assert outcome(start, Task(start).edit("/a", "b a", "y"), everywhere) == ({"/a": "a y"}, [("/a", "edit")])
-
-
 def test_merged_edits_keep_the_latest_time_and_the_format_of_the_last_write() -> None:
     start = files_of(a="one\ntwo\n")
     early = Task(start, minute=1, file_format="v1").edit("/a", "two", "2")
@@ -183,21 +161,6 @@ def test_merged_edits_keep_the_latest_time_and_the_format_of_the_last_write() ->
 # --- whole files in parallel -----------------------------------------------------------------------------------------
 
 
-def test_of_two_creates_the_first_wins_and_the_other_is_a_conflict() -> None:
-    assert outcome({}, Task({}).write("/a", "1"), Task({}).write("/a", "2")) == ({"/a": "1"}, [("/a", "create")])
-    assert outcome({}, Task({}).write("/a", "1"), Task({}).write("/a", "1")) == ({"/a": "1"}, [("/a", "create")])
-
-
-def test_overwriting_collides_with_every_change_of_another_task() -> None:
-    start = files_of(a="old")
-    over = Task(start).write("/a", "new").write("/a", "newer")
-    assert outcome(start, over, Task(start).edit("/a", "old", "x")) == ({"/a": "newer"}, [("/a", "edit")])
-    assert outcome(start, Task(start).write("/a", b"\xff"), Task(start).write("/a", "x")) == (
-        {"/a": "/w=="},
-        [("/a", "overwrite")],
-    )
-
-
 def test_a_move_takes_effect_at_both_ends_or_at_neither() -> None:
     start = files_of(a="content")
     taken, move = Task(start).write("/b", "other"), Task(start).move("/a", "/b")
@@ -205,15 +168,6 @@ def test_a_move_takes_effect_at_both_ends_or_at_neither() -> None:
     assert outcome(start, move, taken) == ({"/b": "content"}, [("/b", "create")])
     assert outcome(start, Task(start).edit("/a", "content", "edited"), move)[0] == {"/a": "edited"}
     assert outcome(start, move, Task(start).move("/a", "/c"))[0] == {"/b": "content"}
-
-
-def test_a_file_written_after_a_lost_move_is_lost_too() -> None:
-    start = files_of(a="content")
-    taken, move = Task(start).write("/b", "other"), Task(start).move("/a", "/b").write("/a", "new")
-    assert outcome(start, taken, move) == (
-        {"/a": "content", "/b": "other"},
-        [("/b", "create"), ("/a", "delete"), ("/a", "create")],
-    )
 
 
 def test_a_file_collides_with_a_directory_that_another_task_needs() -> None:
@@ -252,14 +206,6 @@ def test_an_earlier_version_of_a_file_can_be_restored() -> None:
     assert texts(fold(start, back)) == {"/a": "one"}
     assert texts(fold(start, [*back, {"/a": task.files["/a"]}])) == {"/a": "two"}
     assert fold(start, [*task.writes, {"/a": None}]) == {}
-
-
-def test_edits_of_the_step_after_a_plain_write_are_merged() -> None:
-    start = files_of(a="zero")
-    put = {"/a": {"content": "one two"}}
-    before = fold(start, [*Task(start, 1).edit("/a", "zero", "0").writes, put])
-    tasks = [Task(before, 2).edit("/a", "one", "1"), Task(before, 2).edit("/a", "two", "2")]
-    assert texts(fold(before, in_order(*tasks))) == {"/a": "1 2"}
 
 
 def test_a_write_with_an_unreadable_operation_is_a_plain_write() -> None:
@@ -350,15 +296,6 @@ def test_every_division_into_batches_gives_the_same_result_and_changes_nothing_g
         conflicts = fold_conflicts(conflicts, header_batch)
     assert conflicts == fold_conflicts([], headers(writes))
     assert (start, writes) == before
-
-
-@given(supersteps())
-def test_reloading_the_state_between_steps_changes_nothing(run: tuple[dict[str, Any], list[list[Task]]]) -> None:
-    start, steps = run
-    files: Files = start
-    for tasks in steps:
-        files = copy.deepcopy(fold(files, in_order(*tasks)))
-    assert files == fold(start, in_order(*(task for tasks in steps for task in tasks)))
 
 
 @given(supersteps())

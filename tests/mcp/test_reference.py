@@ -8,14 +8,12 @@ from typing import Any, Final
 
 import pytest
 from anyio import Path as AsyncPath
-from anyio import create_task_group
-from anyio.lowlevel import checkpoint
 from mcp_types import CallToolResult
 
 from deepfs import MemoryBackend
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.mcp import McpSettings, ServerLimits
-from deepfs.mcp.reference import _matcher, at_own_paths
+from deepfs.mcp.reference import at_own_paths
 from support.mcp_clients import connected, text_of
 
 pytestmark = pytest.mark.anyio
@@ -247,21 +245,3 @@ async def test_an_edit_ends_with_its_call() -> None:
             failed = await Calls(client, Path("/"))("edit_file", path="/a.md", edits=edits)
         assert failed.structured_content["error"]["code"] == code
     assert (await backend.aread_raw("/a.md")).unwrap().content == text
-
-
-async def test_compiling_many_patterns_gives_way_between_them() -> None:
-    turns = 0
-
-    async def count() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await checkpoint()
-
-    async with create_task_group() as tasks:
-        tasks.start_soon(count)
-        matches = await _matcher([f"x{number}/**" for number in range(50)])
-        tasks.cancel_scope.cancel()
-    assert turns > 25
-    assert matches("x49/a/b")
-    assert not matches("x50/a/b")

@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 from anyio import fail_after
-from mcp import Client
 from mcp.server.subscriptions import ResourcesListChanged, ResourceUpdated
 from mcp.shared.exceptions import MCPError
 
 from deepfs import CompositeBackend, FilesystemBackend, FilesystemPermission, MemoryBackend, PermissionedBackend
-from deepfs.mcp import McpSettings, ServerLimits, create_server
+from deepfs.mcp import McpSettings, ServerLimits
 from support.mcp_clients import connected
 
 pytestmark = pytest.mark.anyio
@@ -48,27 +47,6 @@ async def test_the_list_has_pages_and_an_end() -> None:
     assert names == [f"{number:03}.txt" for number in range(250)]
 
 
-async def test_resources_of_the_application_come_along() -> None:
-    server = create_server(await _with_file())
-
-    @server.resource("app://version")
-    def version() -> str:
-        return "1"
-
-    async with Client(server) as client:
-        assert [resource.uri for resource in (await client.list_resources()).resources] == [
-            "app://version",
-            "deepfs:///a.txt",
-        ]
-        assert (await client.read_resource("app://version")).contents[0].text == "1"
-
-
-async def _with_file() -> MemoryBackend:
-    backend = MemoryBackend()
-    await backend.awrite("/a.txt", "one")
-    return backend
-
-
 async def test_what_cannot_be_read_has_a_code() -> None:
     backend = MemoryBackend()
     await backend.aupload_files([("/secret/s.txt", b"s"), ("/big.txt", b"x" * 101), ("/a.txt", b"")])
@@ -87,14 +65,6 @@ async def test_what_cannot_be_read_has_a_code() -> None:
             with pytest.raises(MCPError) as caught:
                 await client.read_resource(f"deepfs:///{path}")
             assert caught.value.error.data["error"]["code"] == code, path
-
-
-async def test_resources_may_be_left_out() -> None:
-    async with connected(await _with_file(), McpSettings(resources=False)) as client:
-        assert not (await client.list_resources()).resources
-        assert not (await client.list_resource_templates()).resource_templates
-        with pytest.raises(MCPError):
-            await client.read_resource("deepfs:///a.txt")
 
 
 # --- events ----------------------------------------------------------------------------------------------------------
@@ -122,22 +92,6 @@ async def test_changes_by_anyone_are_told(tmp_path: Path) -> None:
             assert await events_until(subscription, {updated}) == {updated}
             await backend.awrite("/new.txt", "made elsewhere")
             await events_until(subscription, {ResourcesListChanged()})
-
-
-async def test_a_second_listener_goes_on_when_the_first_leaves() -> None:
-    backend = MemoryBackend()
-    server = create_server(backend)
-    updated = ResourceUpdated("deepfs:///a.txt")
-    async with Client(server) as one, Client(server) as other:
-        async with one.listen(resource_subscriptions=[updated.uri]) as first:
-            second = other.listen(resource_subscriptions=[updated.uri])
-            subscription = await second.__aenter__()
-            await backend.awrite("/a.txt", "1")
-            await events_until(first, {updated})
-            await events_until(subscription, {updated})
-        await backend.awrite("/a.txt", "2", overwrite=True)
-        await events_until(subscription, {updated})
-        await second.__aexit__(None, None, None)
 
 
 async def test_events_hold_to_the_rules() -> None:

@@ -119,15 +119,6 @@ async def test_answers_have_the_text_of_the_agents_tools_and_the_same_as_data() 
             assert data.items() <= result.structured_content.items()
 
 
-async def test_matches_have_their_lines_and_context() -> None:
-    async with connected(await stored(a_txt="one\ntwo needle\nthree\n")) as client:
-        arguments = {"pattern": "needle", "output_mode": "content", "context_lines": 1}
-        [match] = (await client.call_tool("grep", arguments)).structured_content["matches"]
-    assert match["path"] == "/a.txt"
-    assert (match["line"], match["text"]) == (2, "two needle")
-    assert match["context_before"] == [{"line": 1, "text": "one"}]
-
-
 async def test_data_and_text_end_at_the_same_place() -> None:
     lines = "".join(f"line {number} {'x' * 60}\n" for number in range(100))
     backend = await stored(long_txt=lines, wide_txt="y" * 5_000, **{f"f{number}": "" for number in range(100)})

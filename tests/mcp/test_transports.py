@@ -310,14 +310,6 @@ async def test_what_a_command_names(tmp_path: Path, tree: str, monkeypatch: pyte
         assert isinstance(backend, MemoryBackend)
 
 
-async def test_behind_a_link_the_parent_is_that_of_its_target(tmp_path: Path) -> None:
-    (tmp_path / "real/inner").mkdir(parents=True)
-    (tmp_path / "real/f.txt").write_text("one\n")
-    (tmp_path / "link").symlink_to("real/inner")
-    async with open_files([str(tmp_path / "link/..")], reference_names=True) as (_, settings):
-        assert settings.allowed_directories == [str(tmp_path / "real")]
-
-
 async def test_what_cannot_be_served() -> None:
     wrong: list[tuple[list[str], str | None]] = [
         ([], None),

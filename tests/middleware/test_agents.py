@@ -1,87 +1,26 @@
-"""Agents that work with files: a scripted model calls every tool; prompts, interrupts and the tools offered."""
+"""The file tools as middleware: its prompt, its rules, and the error without LangChain."""
 
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
-import pytest
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, SystemMessage
 
-from deepfs import FilesystemPermission, MemoryBackend, StateBackend, create_deep_agent
-from deepfs.backends.local_shell import LocalShellBackend
-from deepfs.backends.protocol import BackendProtocol
-from deepfs.middleware import (
-    MemoryMiddleware,
-    SkillsMiddleware,
-    SubAgentMiddleware,
-    create_summarization_middleware,
-    create_summarization_tool_middleware,
-)
+from deepfs import FilesystemPermission, MemoryBackend
 from deepfs.middleware.filesystem import FilesystemMiddleware
 from deepfs.middleware.prompts import PROMPTS
-from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
-from support.agents import Invoke, Sandbox, results
-from support.chat import ScriptedModel, call, calls
-
-
-def agent_of(*turns: Any, middleware: Any = (), **options: Any) -> tuple[ScriptedModel, Any]:
-    model = ScriptedModel(script=[*turns, AIMessage("done")])
-    return model, create_agent(model, middleware=middleware, **options)
-
-
-@pytest.mark.parametrize("backend", ["state", "sandbox", "shell", "box"], indirect=True)
-def test_a_conversation_uses_every_tool(backend: BackendProtocol, invoke: Invoke, tmp_path: Path) -> None:
-    turns = [
-        calls(call("write_file", file_path="/a.md", content="one\ntwo\n"), call("ls")),
-        calls(call("read_file", file_path="/a.md")),
-        calls(
-            call("edit_file", file_path="/a.md", old_string="one", new_string="ONE"),
-            call("edit_file", file_path="/a.md", old_string="two", new_string="TWO"),
-        ),
-        calls(call("grep", pattern="TWO", output_mode="content"), call("glob", pattern="*.md")),
-        calls(call("move", source="/a.md", destination="/b.md")),
-        calls(call("read_file", file_path="/b.md"), call("execute", command="pwd")),
-        calls(call("delete", file_path="/b.md")),
-        calls(call("read_file", file_path="/b.md")),
-    ]
-    _, agent = agent_of(*turns, middleware=[FilesystemMiddleware(backend=backend)])
-    said = [message.content for message in results(invoke(agent, {"messages": [("user", "go")]}))]
-    assert said[2:9] == [
-        "1\tone\n2\ttwo",
-        "Replaced 1 occurrence in /a.md",
-        "Replaced 1 occurrence in /a.md",
-        "/a.md:\n  2: TWO",
-        "/a.md",
-        "Moved /a.md to /b.md",
-        "1\tONE\n2\tTWO",
-    ]
-    printed = {Sandbox: "pwd", LocalShellBackend: f"{tmp_path}", BubblewrapSandbox: "/workspace"}
-    refused = "Error: This filesystem does not run commands. Use the file tools."
-    assert said[9] == (f"{printed[type(backend)]}\n[Exit code 0]" if type(backend) in printed else refused)
-    assert said[10] == "Deleted /b.md"
-    assert said[11].startswith("Error: File '/b.md' not found")
+from support.agents import Invoke
+from support.chat import ScriptedModel
 
 
 def test_the_file_prompt_follows_the_prompt_of_the_agent(invoke: Invoke) -> None:
     for prompt in (None, "Be brief.", SystemMessage([{"type": "text", "text": "Be brief."}])):
-        model, agent = agent_of(middleware=[FilesystemMiddleware()], system_prompt=prompt)
+        model = ScriptedModel(script=[AIMessage("done")])
+        agent = create_agent(model, middleware=[FilesystemMiddleware()], system_prompt=prompt)
         invoke(agent, {"messages": [("user", "go")]})
         text = model.asked[0][0].text
         assert text.endswith(PROMPTS["filesystem"])
         assert text.startswith("Be brief." if prompt else "## Files")
-
-
-def test_prompt_and_descriptions_can_be_replaced(invoke: Invoke) -> None:
-    own = FilesystemMiddleware(system_prompt="Mine.", custom_tool_descriptions={"ls": "Look."})
-    model, agent = agent_of(middleware=[own])
-    invoke(agent, {"messages": [("user", "go")]})
-    assert model.asked[0][0].text == "Mine."
-    assert own.tools[0].description == "Look."
-    bare, agent = agent_of(middleware=[FilesystemMiddleware(system_prompt="")])
-    invoke(agent, {"messages": [("user", "go")]})
-    assert [message.type for message in bare.asked[0]] == ["human"]
 
 
 def test_with_permissions_keeps_the_class_and_the_backend() -> None:
@@ -96,50 +35,6 @@ def test_with_permissions_keeps_the_class_and_the_backend() -> None:
     assert other.tools[0].description == "Look."
     assert other.backend.write("/a", "x").code == "permission_denied"
     assert own.backend.write("/a", "x").ok
-
-
-def test_media_reach_the_model_as_blocks_of_their_type(invoke: Invoke) -> None:
-    files = MemoryBackend()
-    files.upload_files(
-        [("/a.mp3", b"ID3\xff" + bytes(20)), ("/a.mp4", b"\0\0\0\x18ftypmp42\xff"), ("/a.pdf", b"%PDF-\xff")]
-    )
-    model, agent = agent_of(
-        calls(*(call("read_file", file_path=f"/a.{kind}") for kind in ("mp3", "mp4", "pdf"))),
-        middleware=[FilesystemMiddleware(backend=files)],
-    )
-    invoke(agent, {"messages": [("user", "go")]})
-    shown = [message.content[0] for message in model.asked[1] if message.type == "tool"]
-    assert [(block["type"], block["mime_type"]) for block in shown] == [
-        ("audio", "audio/mpeg"),
-        ("video", "video/mp4"),
-        ("file", "application/pdf"),
-    ]
-
-
-_WORKER = {"name": "worker", "description": "Works.", "system_prompt": "Work."}
-
-
-def test_the_class_of_files_in_state_stands_for_an_object() -> None:
-    worker = {**_WORKER, "model": ScriptedModel(script=[])}
-    makers: list[Any] = [
-        lambda backend: create_deep_agent(ScriptedModel(script=[]), backend=backend),
-        lambda backend: FilesystemMiddleware(backend=backend),
-        lambda backend: SubAgentMiddleware(backend=backend, subagents=[worker], general_purpose_agent=False),
-        lambda backend: SkillsMiddleware(backend=backend, sources=["/skills/"]),
-        lambda backend: MemoryMiddleware(backend=backend, sources=["/notes.md"]),
-        lambda backend: create_summarization_middleware(ScriptedModel(script=[]), backend),
-        lambda backend: create_summarization_tool_middleware(ScriptedModel(script=[]), backend),
-    ]
-    for make in makers:
-        with pytest.warns(DeprecationWarning, match=r"pass StateBackend\(\)"):
-            made = make(StateBackend)
-        assert isinstance(getattr(made, "backend", None) or StateBackend(), StateBackend)
-        for wrong, told in (
-            (MemoryBackend, "MemoryBackend is a class, not a backend: pass an object of it"),
-            ("/tmp", "str is no backend"),
-        ):
-            with pytest.raises(TypeError, match=told):
-                make(wrong)
 
 
 def test_without_langchain_the_error_names_the_extra() -> None:

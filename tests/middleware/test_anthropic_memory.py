@@ -131,6 +131,14 @@ async def test_failures_answer_as_documented() -> None:
         assert [(each.path, each.content) for each in found] == before
 
 
+async def test_at_most_twenty_lines_of_many_occurrences_are_named() -> None:
+    files = MemoryBackend()
+    await files.awrite("/memories/a", "x\n" * 30)
+    lines = ", ".join(str(number) for number in range(1, 21))
+    told = await said(files, "str_replace", path="/memories/a", old_str="x", new_str="y")
+    assert f"in lines: {lines}. Please" in told
+
+
 OUTSIDE = [
     *("/", "/etc/passwd", "/memories/../secret", "/memoriesX/a", "secret", "~/a", "/memories/./../secret"),
     "/MEMORIES/a",

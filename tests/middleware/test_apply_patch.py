@@ -1,6 +1,5 @@
 """`apply_patch`: made whole or not at all, on every kind of backend, and without losing what others write."""
 
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -24,8 +23,7 @@ from deepfs import (
     run_sync,
 )
 from deepfs.errors import BackendError, ConflictError
-from deepfs.middleware import PatchEditor, apply_patch, apply_patch_tool, previews
-from deepfs.middleware.previews import preview_call
+from deepfs.middleware import PatchEditor, apply_patch_tool
 from deepfs.types import failure
 
 pytestmark = pytest.mark.anyio
@@ -167,17 +165,6 @@ async def test_what_others_changed_meanwhile_is_not_restored_but_named() -> None
     assert await tree(files) == {"/a": b"theirs\n", "/b": b"b\n", "/c": b"c\n"}
 
 
-async def test_a_moved_file_whose_old_path_was_taken_is_named_once_with_its_new_path() -> None:
-    files = Meddled("/a", "theirs\n")
-    await put(files, a=b"one\n", b=b"b\n")
-    files.fails = True
-    message = await patched(
-        files, BEGIN, "*** Update File: /a", "*** Move to: /m", "-one", "+1", "*** Delete File: /b", END
-    )
-    assert message.text.count("/a, now /m (") == message.text.count("/a (") + 1 == 1
-    assert await tree(files) == {"/a": b"theirs\n", "/b": b"b\n", "/m": b"1\n"}
-
-
 class Racing(MemoryBackend):
     """A backend in which another writer adds a line before each of the first writes."""
 
@@ -275,30 +262,3 @@ async def test_the_editor_makes_the_changes_of_operations(files: BackendProtocol
         await editor.delete_file(Operation("delete_file", "b.py"))
     with pytest.raises(ValueError, match="no changes"):
         await editor.update_file(Operation("update_file", "b.py"))
-
-
-async def test_large_patches_are_read_and_applied_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    threads: dict[str, int] = {}
-
-    def watched(work: Callable[..., Any], name: str) -> Callable[..., Any]:
-        def run(*arguments: Any) -> Any:
-            threads[name] = threading.get_ident()
-            return work(*arguments)
-
-        return run
-
-    for module, name in ((apply_patch, "parse_patch"), (apply_patch, "apply_hunks"), (previews, "parse_patch")):
-        monkeypatch.setattr(module, name, watched(getattr(module, name), f"{module.__name__} {name}"))
-    files = MemoryBackend()
-    await put(files, a=b"x\n")
-    patch = [BEGIN, "*** Update File: /a", "-x", *["+y"] * 10_000, END]
-    assert await preview_call(files, "apply_patch", {"input": "\n".join(patch)}) is not None
-    assert (await patched(files, *patch)).status == "success"
-    assert len(threads) == 3
-    assert threading.get_ident() not in threads.values()
-
-
-async def test_a_patch_that_changes_nothing_says_so(files: BackendProtocol) -> None:
-    await put(files, a=b"one\n")
-    message = await patched(files, BEGIN, "*** Update File: /a", "-one", "+one", END)
-    assert message.text == "Left as it is: /a"

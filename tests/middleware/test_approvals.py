@@ -4,7 +4,6 @@ from itertools import product
 from typing import Any
 
 import pytest
-from langchain.agents import create_agent
 from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.messages import AIMessage
 from langgraph.checkpoint.memory import InMemorySaver
@@ -12,14 +11,13 @@ from langgraph.types import Command
 
 from deepfs import (
     BackendProtocol,
-    FilesystemMiddleware,
     FilesystemPermission,
     MemoryBackend,
     SubAgent,
     create_deep_agent,
 )
 from deepfs.middleware.approvals import ApprovalMiddleware
-from support.agents import Invoke, in_async, in_sync, results
+from support.agents import Invoke, results
 from support.chat import ScriptedModel, call, calls
 
 GO = {"messages": [("user", "go")]}
@@ -213,7 +211,7 @@ def test_a_malformed_or_missing_answer_raises_and_the_interrupt_stays(invoke: In
     assert files.read("/c").ok
 
 
-@pytest.mark.parametrize("invoke", [in_sync, in_async])
+@pytest.mark.both_forms
 def test_a_tool_that_is_not_there_in_an_answer_does_not_end_the_thread(invoke: Invoke) -> None:
     files = files_of()
     agent = agent_of(files, CREATE, call("delete", file_path="/a"), interrupt_on={"write_file": True})
@@ -245,15 +243,3 @@ def test_a_person_may_answer_in_place_of_a_tool(invoke: Invoke, by: str) -> None
     state = invoke(agent, Command(resume={"decisions": [{"type": "respond", "message": "It is there."}]}), THREAD)
     assert [(message.status, message.text) for message in results(state)] == [("success", "It is there.")]
     assert not files.read("/c").ok
-
-
-def test_the_middleware_works_in_agents_of_langchain(invoke: Invoke) -> None:
-    files = files_of()
-    model = ScriptedModel(script=[calls(MOVE), AIMessage("done")])
-    middleware = [FilesystemMiddleware(files), ApprovalMiddleware(interrupt_on={"delete": True})]
-    agent = create_agent(model, middleware=middleware, checkpointer=InMemorySaver())
-    assert asked(invoke(agent, GO, THREAD)) == ["move"]
-    with pytest.raises(ValueError, match="Answer with Command"):
-        invoke(agent, Command(resume="yes"), THREAD)
-    invoke(agent, APPROVE, THREAD)
-    assert not files.read("/a").ok

@@ -13,16 +13,14 @@ from langchain_core.tools import tool
 from langgraph.types import Command
 
 from deepfs import CompositeBackend, MemoryBackend, WriteResult, run_sync
-from deepfs.backends.protocol import BackendProtocol, ExecuteResponse
+from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import BackendError
 from deepfs.middleware.filesystem import FilesystemMiddleware
 from deepfs.middleware.offloading import Evictor
-from deepfs.middleware.rendering import command_output
-from deepfs.middleware.tools import filesystem_tools
 from deepfs.policy.rules import FilesystemPermission
 from deepfs.testing import FaultyBackend
-from support.agents import Invoke, Sandbox, results
+from support.agents import Invoke, results
 from support.chat import ScriptedModel, call, calls
 
 LINES = "".join(f"{number}: {'y' * (number % 200)}\n" for number in range(45_000))
@@ -201,33 +199,3 @@ def test_names_are_safe_and_unique(items: list[tuple[str, str]]) -> None:
     stored = [info.path for info in inner.ls("/large").entries or ()] if inner.ls("/large").ok else []
     assert len(stored) == len({item for item in items if len(item[1] * 50) > 40})
     assert all(re.fullmatch(r"/large/[\w-]{16,70}", path, re.ASCII) for path in stored)
-
-
-def test_text_with_unstorable_characters_is_stored() -> None:
-    inner = MemoryBackend()
-    message = evicted(inner, ToolMessage("\0\ud800" * 50, tool_call_id="1"), "1")
-    assert stored_at(message)
-
-
-def test_only_what_a_tool_returned_is_said_to_be_stored() -> None:
-    cut = command_output(ExecuteResponse("y" * 30_000, 0, truncated=True))
-    shown = evicted(MemoryBackend(), ToolMessage(cut, tool_call_id="1"), "1").content
-    assert "All that the tool returned is in /large/" in shown
-    assert "All of it" in evicted(MemoryBackend(), HumanMessage(cut), "1").content
-
-
-def test_media_blocks_are_kept_beside_the_preview() -> None:
-    image = {"type": "image", "base64": "AAAA", "mime_type": "image/png"}
-    message = evicted(
-        MemoryBackend(), ToolMessage([{"type": "text", "text": "x" * 100}, image], tool_call_id="1", artifact=1), "1"
-    )
-    text, kept = message.content
-    assert (text["type"], kept, message.artifact) == ("text", image, 1)
-
-
-def test_file_tools_limit_their_own_results() -> None:
-    middleware = FilesystemMiddleware(backend=MemoryBackend(), tool_token_limit_before_evict=1_000)
-    read = next(made for made in middleware.tools if made.name == "read_file")
-    middleware.backend.write("/a", LINES)
-    assert len(read.invoke({"file_path": "/a"})) <= 4_000
-    assert [made.name for made in middleware.tools] == [made.name for made in filesystem_tools(Sandbox())]

@@ -5,17 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain.agents.middleware import HumanInTheLoopMiddleware, ModelCallLimitMiddleware
+from langchain.agents.middleware import ModelCallLimitMiddleware
 from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
-from pydantic import BaseModel
 
 from deepfs import FilesystemBackend, FilesystemPermission, MemoryBackend, SubAgent, create_deep_agent
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import BackendError
-from deepfs.graph import DEFAULT_MODEL
 from deepfs.middleware.filesystem import FilesystemMiddleware
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.testing import FaultyBackend
@@ -98,14 +96,6 @@ def test_arguments_of_wrong_types_are_refused() -> None:
             agent_of(**options)
 
 
-def test_the_response_has_the_requested_format(invoke: Invoke) -> None:
-    class Answer(BaseModel):
-        number: int
-
-    _, agent = agent_of(calls(call("Answer", number=42)), response_format=Answer)
-    assert invoke(agent, GO)["structured_response"] == Answer(number=42)
-
-
 def test_a_conversation_goes_on_without_an_answer_to_an_interrupt(invoke: Invoke) -> None:
     asked = calls(call("write_file", file_path="/a", content="x"), call("ls"))
     model, agent = agent_of(
@@ -147,21 +137,6 @@ def test_a_rule_asks_for_approval_and_then_allows_the_call(backend: BackendProto
     state = invoke(agent, approve, THREAD)
     assert [message.status for message in results(state)] == ["success"] * 3
     assert results(state)[-1].content == "1\tx"
-
-
-def test_an_edited_call_is_checked_again_and_a_rejected_one_is_not_carried_out(invoke: Invoke) -> None:
-    private = {"name": "write_file", "args": {"file_path": "/private/a", "content": "x"}}
-    for decision, told in (
-        ({"type": "edit", "edited_action": private}, "permission denied"),
-        ({"type": "reject"}, "reject"),
-    ):
-        files = MemoryBackend()
-        agent = rules_agent(calls(call("write_file", file_path="/secret/a", content="x")), files=files)
-        invoke(agent, GO, THREAD)
-        state = invoke(agent, Command(resume={"decisions": [decision]}), THREAD)
-        assert results(state)[0].status == "error"
-        assert told in results(state)[0].content
-        assert not files.glob("**").matches
 
 
 def test_a_symlink_does_not_bypass_approval(invoke: Invoke, tmp_path: Path) -> None:
@@ -299,20 +274,6 @@ def test_two_middleware_of_one_name_are_refused() -> None:
             agent_of(**options)
 
 
-def test_approvals_that_the_user_gives_stand_for_interrupt_on(invoke: Invoke) -> None:
-    _, agent = agent_of(
-        calls(call("write_file", file_path="/a", content="x")),
-        middleware=[HumanInTheLoopMiddleware(interrupt_on={"write_file": True})],
-        interrupt_on={"write_file": {"allowed_decisions": ["respond"]}},
-        checkpointer=InMemorySaver(),
-    )
-    asked = invoke(agent, GO, THREAD)["__interrupt__"]
-    assert [each["action_name"] for each in asked[0].value["review_configs"]] == ["write_file"]
-    assert "approve" in asked[0].value["review_configs"][0]["allowed_decisions"]
-    state = invoke(agent, Command(resume={"decisions": [{"type": "reject", "message": "no"}]}), THREAD)
-    assert [message.status for message in results(state)] == ["error"]
-
-
 def test_rules_hold_for_subagents(invoke: Invoke) -> None:
     files = MemoryBackend()
     agent = rules_agent(
@@ -332,34 +293,7 @@ def test_rules_hold_for_subagents(invoke: Invoke) -> None:
     assert files.read("/secret/a").ok
 
 
-def test_conditions_of_interrupt_on_are_kept_beside_rules(invoke: Invoke) -> None:
-    ask_for_b = {
-        "allowed_decisions": ["approve"],
-        "when": lambda request: request.tool_call["args"]["file_path"] == "/b",
-    }
-    agent = rules_agent(
-        calls(*(call("write_file", file_path=path, content="x") for path in ("/a", "/b", "/secret/c"))),
-        interrupt_on={"write_file": ask_for_b},
-    )
-    (asked,) = invoke(agent, GO, THREAD)["__interrupt__"]
-    assert [each["args"]["file_path"] for each in asked.value["action_requests"]] == ["/b", "/secret/c"]
-
-
 # --- models ----------------------------------------------------------------------------------------------------------
-
-
-def test_the_default_model_is_the_current_sonnet(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[str] = []
-
-    def init(name: str, **options: Any) -> ScriptedModel:
-        made.append(name)
-        return ScriptedModel(script=[])
-
-    monkeypatch.setattr("deepfs.middleware._base.init_chat_model", init)
-    create_deep_agent()
-    create_deep_agent("openai:gpt-5")
-    assert made == [f"anthropic:{DEFAULT_MODEL}", "openai:gpt-5"]
-    assert "sonnet" in DEFAULT_MODEL
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,8 +22,6 @@ from deepfs import (
     MemoryBackend,
     StateBackend,
     StoreBackend,
-    SubAgent,
-    create_deep_agent,
     run_sync,
 )
 from deepfs.backends.protocol import BackendProtocol
@@ -115,54 +113,6 @@ def test_blocks_of_every_form_come_back_as_they_were() -> None:
         assert PAYLOAD not in str(kept)
         assert kept.content[0]["deepagents_blob"] == DIGEST
         assert run_sync(store.fill, [kept]) == [message]
-
-
-def test_blocks_without_a_payload_stay() -> None:
-    for block in (
-        {"type": "image", "url": "https://example.org/a.png"},
-        {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "abcd"}},
-        {"type": "image", "base64": "not base64", "mime_type": "image/png"},
-        {"type": "image", "base64": "AB==", "mime_type": "image/png"},
-        {"type": "text", "text": PAYLOAD},
-        {"type": "image", "file_id": "1"},
-    ):
-        message = HumanMessage([block])
-        (kept,) = run_sync(Blobs(MemoryBackend()).store, [message])
-        assert kept is message
-
-
-def test_the_state_is_given_each_content_once(invoke: Invoke) -> None:
-    made = agent(StateBackend(), calls(call("show", how="plain")))
-    for _ in range(3):
-        invoke(made, said(IMAGE, IMAGE), THREAD)
-    saved = [write for each in made.checkpointer.list(THREAD) for write in each.pending_writes or ()]
-    assert len([value for _, channel, value in saved if channel == "files" and value]) == 1
-
-
-def test_parallel_tools_and_subagents_store_the_same_content_once(invoke: Invoke) -> None:
-    made = agent(StateBackend(), calls(*(call("show", how="plain") for _ in range(4))))
-    state = invoke(made, said(), THREAD)
-    assert images(state["messages"]) == [REFERENCE] * 4
-    assert images(made.model.asked[-1]) == [IMAGE] * 4
-
-    def look(messages: list[Any]) -> AIMessage:
-        return AIMessage("seen") if images(messages) else calls(call("show", how="plain"))
-
-    looker = SubAgent(name="looker", description="Looks.", model=ScriptedModel(script=[look] * 4))
-    tasks = [call("task", description="look", subagent_type="looker") for _ in range(2)]
-    model = ScriptedModel(script=[calls(*tasks), AIMessage("done")])
-    supervisor = create_deep_agent(model, tools=[show], subagents=[looker])
-    state = invoke(supervisor, said())
-    assert [message.content for message in results(state)] == ["seen", "seen"]
-    assert list(state["files"]) == [f"/blobs/{DIGEST}"]
-
-
-def test_media_in_an_answer_are_stored_when_the_next_run_begins(invoke: Invoke) -> None:
-    answer = AIMessage([{"type": "text", "text": "drawn"}, IMAGE, {"type": "reasoning", "reasoning": "r"}])
-    made = agent(MemoryBackend(), answer)
-    assert images(invoke(made, said(), THREAD)["messages"]) == [IMAGE]
-    assert images(invoke(made, said(), THREAD)["messages"]) == [REFERENCE]
-    assert made.model.asked[-1][2].content == answer.content
 
 
 def test_media_stay_in_the_messages_where_they_shall_not_or_cannot_be_stored(invoke: Invoke) -> None:
@@ -311,6 +261,7 @@ def test_media_that_a_profile_refuses_are_notes() -> None:
     assert other[0].content[0]["type"] == "file"
 
 
+@pytest.mark.both_forms
 def test_the_middleware_judges_by_the_model_of_the_request(invoke: Invoke) -> None:
     model = Profiled(script=[AIMessage("done")], profile={"image_inputs": False})
     made = create_agent(model, middleware=[UnsupportedContentMiddleware()])

@@ -167,23 +167,6 @@ def test_a_long_text_that_changed_after_the_question_stays(invoke: Invoke) -> No
     assert files.download_files(["/long"])[0].content == other
 
 
-def test_a_move_onto_a_file_is_said_to_fail_without_overwrite(invoke: Invoke) -> None:
-    for overwrite in (False, True):
-        made = call("move", source="/d/x", destination="/a", overwrite=overwrite)
-        agent = agent_of(files_of(), made)
-        [description] = shown(invoke(agent, GO, THREAD))
-        assert ("This call would fail" in description) is not overwrite
-        [result] = results(invoke(agent, answers(APPROVED), THREAD))
-        assert (result.status == "error") is not overwrite
-
-
-def test_a_move_onto_itself_is_not_said_to_fail(invoke: Invoke) -> None:
-    agent = agent_of(files_of(), call("move", source="/a", destination="//a"))
-    [description] = shown(invoke(agent, GO, THREAD))
-    assert description.endswith("[The text stays the same]")
-    assert [each.status for each in results(invoke(agent, answers(APPROVED), THREAD))] == ["success"]
-
-
 @pytest.mark.anyio
 async def test_a_comparison_that_takes_too_long_is_said_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("deepfs.middleware.previews._SECONDS", 0)
@@ -191,18 +174,6 @@ async def test_a_comparison_that_takes_too_long_is_said_to(monkeypatch: pytest.M
     preview = await preview_call(MemoryBackend(), "write_file", arguments)
     assert preview
     assert preview.text == "[The files could not be read and compared within 0 seconds]"
-
-
-@pytest.mark.anyio
-async def test_notes_are_bounded_as_well() -> None:
-    files = MemoryBackend()
-    await files.aupload_files([(f"/d/{i}", b"a\n") for i in range(600)])
-    patch = "".join(f"*** Update File: /d/{i}\n@@\n-a\n+x\n" for i in range(600))
-    made = await preview_call(files, "apply_patch", {"input": f"*** Begin Patch\n{patch}*** End Patch"})
-    assert made is not None
-    assert len(made.text.splitlines()) <= 451
-    assert made.text.endswith(" more notes not shown]")
-    assert len(made.versions) == 600
 
 
 @pytest.mark.anyio
@@ -368,23 +339,6 @@ def test_an_edited_call_is_held_to_the_file_and_to_the_rules(invoke: Invoke) -> 
         assert message.status == status
         assert text(files, "/d/x") == "1"
         assert text(files, "/a") == ("one\nzwei\nthree\n" if status == "success" else "one\ntwo\nthree\n")
-
-
-def test_an_edited_call_may_have_the_aliases_that_models_use(invoke: Invoke) -> None:
-    rules = [FilesystemPermission(operations=["write"], paths=["/b"], mode="interrupt")]
-    files = files_of()
-    files.write("/b", "two\n")
-    agent = agent_of(files, EDIT, permissions=rules)
-    invoke(agent, GO, THREAD)
-    args = {"path": "/b", "old_str": "two", "new_str": "3"}
-    state = invoke(agent, answers({"type": "edit", "edited_action": {"name": "edit_file", "args": args}}), THREAD)
-    assert "Error" not in results(state)[0].text
-    assert text(files, "/b") == "3\n"
-    args = {"path": "/a", "contents": "x", "overwrite": True}
-    other = agent_of(files, EDIT)
-    invoke(other, GO, THREAD)
-    invoke(other, answers({"type": "edit", "edited_action": {"name": "write_file", "args": args}}), THREAD)
-    assert text(files, "/a") == "x"
 
 
 def test_each_answer_is_possible(invoke: Invoke) -> None:

@@ -6,15 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain.agents.middleware import HumanInTheLoopMiddleware, TodoListMiddleware
+from langchain.agents.middleware import TodoListMiddleware
 from langchain.agents.middleware.types import AgentMiddleware
-from langchain_core.messages import AIMessage, SystemMessage
+from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
 from pydantic import Field
 
 import deepfs.profiles.registry as registry
 from deepfs import (
-    FilesystemMiddleware,
     GeneralPurposeSubagentProfile,
     HarnessProfile,
     HarnessProfileConfig,
@@ -26,8 +25,7 @@ from deepfs import (
     register_provider_profile,
 )
 from deepfs.middleware.memory import MemoryMiddleware
-from deepfs.middleware.subagents import GENERAL_PURPOSE_SUBAGENT, SubAgentMiddleware
-from deepfs.profiles import apply_provider_profile, get_provider_profile
+from deepfs.middleware.subagents import SubAgentMiddleware
 from deepfs.profiles.registry import harness_profile_of
 from support.agents import Invoke, results
 from support.chat import ScriptedModel, call, calls
@@ -76,15 +74,15 @@ def task(to: str) -> AIMessage:
     return calls(call("task", description="x", subagent_type=to))
 
 
-# --- the registry ----------------------------------------------------------------------------------------------------
-
-
 def test_keys_of_another_form_are_refused() -> None:
     for key in ("", " acme", "acme ", ":", "acme:", ":one", "acme :one", "acme: one"):
         with pytest.raises(ValueError, match="'provider' or 'provider:model'"):
             register_harness_profile(key, HarnessProfile())
         with pytest.raises(ValueError, match="'provider' or 'provider:model'"):
             register_provider_profile(key, ProviderProfile())
+
+
+# --- the registry ----------------------------------------------------------------------------------------------------
 
 
 def test_a_model_inherits_from_its_provider() -> None:
@@ -144,17 +142,6 @@ def test_a_model_object_is_found_by_what_it_reports() -> None:
     ]:
         assert harness_profile_of(Model(script=[], provider=provider, model=name)).system_prompt_suffix == suffix
     assert harness_profile_of(None, "ollama:glm:cloud").system_prompt_suffix == "Cloud."
-
-
-def test_profiles_do_not_change_after_registration() -> None:
-    shared = {"ls": "L"}
-    profile = HarnessProfile(tool_description_overrides=shared)
-    shared["ls"] = "other"
-    assert profile.tool_description_overrides == {"ls": "L"}
-    with pytest.raises(TypeError):
-        profile.tool_description_overrides["ls"] = "x"  # type: ignore[index]
-    with pytest.raises(TypeError):
-        ProviderProfile({"a": 1}).init_kwargs["a"] = 2  # type: ignore[index]
 
 
 def test_entry_points_register_profiles_and_broken_ones_are_reported(
@@ -262,25 +249,6 @@ def test_a_model_is_constructed_as_its_provider_says(monkeypatch: pytest.MonkeyP
     ]
 
 
-def test_a_failing_check_stops_the_construction() -> None:
-    def check(spec: str) -> None:
-        raise ImportError(f"{spec} needs a later version")
-
-    register_provider_profile("acme", ProviderProfile(pre_init=check))
-    with pytest.raises(ImportError, match="acme:one needs a later version"):
-        create_deep_agent("acme:one")
-    assert apply_provider_profile("acme:one", {"a": 1}, run_pre_init=False) == {"a": 1}
-
-
-def test_arguments_of_the_caller_take_precedence() -> None:
-    register_provider_profile("openai", ProviderProfile({"timeout": 30}))
-    assert apply_provider_profile("openai:gpt-5", {"use_responses_api": False}) == {
-        "use_responses_api": False,
-        "timeout": 30,
-    }
-    assert get_provider_profile("unknown:model") is get_provider_profile("openai:") is None
-
-
 # --- prompts ---------------------------------------------------------------------------------------------------------
 
 
@@ -297,31 +265,6 @@ def test_the_prompt_is_that_of_the_user_then_the_base_then_the_suffix(invoke: In
     assert supervisor.startswith("User.\n\nBase.\n\nSuffix.")
     assert reader.startswith("Base.\n\nSuffix.")
     assert "You read." not in reader
-
-
-def test_cache_control_in_a_system_message_is_kept() -> None:
-    register_harness_profile("acme", HarnessProfile(system_prompt_suffix="Suffix."))
-    cached = {"type": "text", "text": "User.", "cache_control": {"type": "ephemeral"}}
-    model, agent = agent_of(system_prompt=SystemMessage([cached]))
-    agent.invoke(GO)
-    blocks = model.asked[0][0].content
-    assert blocks[:2] == [cached, {"type": "text", "text": "\n\nSuffix."}]
-
-
-def test_the_prompt_of_the_general_purpose_subagent() -> None:
-    general = GeneralPurposeSubagentProfile(system_prompt="General.")
-    base, suffix = {"base_system_prompt": "Base."}, {"system_prompt_suffix": "Suffix."}
-    for number, (profile, prompt) in enumerate(
-        [
-            (HarnessProfile(**base), "Base."),
-            (HarnessProfile(**suffix), GENERAL_PURPOSE_SUBAGENT["system_prompt"] + "\n\nSuffix."),
-            (HarnessProfile(**base, **suffix, general_purpose_subagent=general), "General.\n\nSuffix."),
-        ]
-    ):
-        register_harness_profile(f"acme:{number}", profile)
-        model, agent = agent_of(task("general-purpose"), AIMessage("worked"), model=str(number))
-        agent.invoke(GO)
-        assert model.asked[1][0].text.startswith(prompt)
 
 
 # --- tools -----------------------------------------------------------------------------------------------------------
@@ -346,6 +289,7 @@ def test_descriptions_of_tools_are_replaced() -> None:
     assert (ping.description, provided["description"]) == ("Ping.", "old")
 
 
+@pytest.mark.both_forms
 def test_excluded_tools_are_neither_offered_nor_called(invoke: Invoke) -> None:
     register_harness_profile("acme", HarnessProfile(excluded_tools=frozenset({"write_file", "ping"})))
     files = MemoryBackend()
@@ -388,37 +332,6 @@ def test_a_subagent_follows_the_profile_of_its_own_model() -> None:
 # --- middleware ------------------------------------------------------------------------------------------------------
 
 
-class Noting(AgentMiddleware[Any, Any, Any]):
-    """Notes the place of each request in the order of middleware."""
-
-    def __init__(self, note: str, notes: list[str]) -> None:
-        super().__init__()
-        self._note, self._notes = note, notes
-
-    @property
-    def name(self) -> str:
-        return self._note
-
-    def wrap_model_call(self, request: Any, handler: Any) -> Any:
-        self._notes.append(
-            f"{self._note}: {request.system_message.text.count('<file ') if request.system_message else 0}"
-        )
-        return handler(request)
-
-
-def test_extra_middleware_follows_that_of_the_user_and_precedes_memory() -> None:
-    notes: list[str] = []
-    register_harness_profile("acme", HarnessProfile(extra_middleware=lambda: [Noting("extra", notes)]))
-    _, agent = agent_of(
-        task("general-purpose"),
-        AIMessage("worked"),
-        memory=["/AGENTS.md"],
-        middleware=[Noting("user", notes)],
-    )
-    agent.invoke(GO)
-    assert notes == ["user: 0", "extra: 0", "extra: 0", "user: 0", "extra: 0"]
-
-
 def test_excluded_middleware_is_left_out_of_the_agent_and_its_subagents() -> None:
     for name, entry in (("name", "TodoListMiddleware"), ("class", TodoListMiddleware)):
         register_harness_profile(f"acme:{name}", HarnessProfile(excluded_middleware=frozenset({entry})))
@@ -435,14 +348,6 @@ def test_an_exclusion_that_matches_nothing_is_refused() -> None:
             agent_of(model=str(number))
 
 
-def test_names_that_deepagents_and_langchain_have_exclude_as_well() -> None:
-    names = {"HumanInTheLoopMiddleware", "PatchToolCallsMiddleware", "SummarizationMiddleware"}
-    excluded = HarnessProfile(excluded_middleware=frozenset(names | {"UnsupportedContentMiddleware"}))
-    register_harness_profile("acme", excluded)
-    agent_of(interrupt_on={"write_file": True})
-    agent_of(middleware=[HumanInTheLoopMiddleware({"write_file": True})])
-
-
 # --- the general-purpose subagent ------------------------------------------------------------------------------------
 
 
@@ -456,18 +361,3 @@ def test_without_any_subagent_there_is_no_task() -> None:
     agent.invoke(GO)
     assert "- reader" in model.description("task")
     assert "general-purpose" not in model.description("task")
-
-
-def test_the_general_purpose_subagent_has_the_middleware_that_replaces_that_of_the_agent() -> None:
-    notes: list[str] = []
-    files = MemoryBackend()
-    model, agent = agent_of(
-        task("general-purpose"),
-        calls(call("write_file", file_path="/a", content="x")),
-        AIMessage("worked"),
-        middleware=[FilesystemMiddleware(backend=files), Noting("user", notes)],
-    )
-    agent.invoke(GO)
-    assert files.read("/a").file_data
-    assert len(notes) == 2
-    assert len(model.asked) == 4

@@ -1,24 +1,18 @@
-"""What providers cache: each request begins with the same bytes as the one before, and has breakpoints."""
+"""What providers cache: each request begins with the same bytes as the one before."""
 
-import asyncio
 import json
-import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from importlib.util import find_spec
 from itertools import pairwise
-from types import ModuleType
 from typing import Any
 
 import pytest
-from langchain.agents.middleware.types import AgentMiddleware
 from langchain_core.messages import AIMessage
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.checkpoint.memory import InMemorySaver
 
 from deepfs import FilesystemPermission, MemoryBackend, SubAgent, create_deep_agent
-from deepfs.middleware.provider_caching import ProviderCaching
 from support.agents import Invoke
 from support.chat import ScriptedModel, call, calls
 from support.scripts import run_script
@@ -119,72 +113,3 @@ _SCRIPT = """
 def test_requests_are_the_same_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONHASHSEED", "1")
     assert run_script(_SCRIPT).strip() == digest()
-
-
-# --- middleware of a package ------------------------------------------------------------------------------------------
-
-
-class _Caching(AgentMiddleware[Any, Any, Any]):
-    """Stands for the middleware of a package."""
-
-    def __init__(self, unsupported_model_behavior: str) -> None:
-        super().__init__()
-        assert unsupported_model_behavior == "ignore"
-
-    def wrap_model_call(self, request: Any, handler: Any) -> Any:
-        return handler(request.override(model_settings={"cached": True}))
-
-    async def awrap_model_call(self, request: Any, handler: Any) -> Any:
-        return await handler(request.override(model_settings={"cached": True}))
-
-
-class _Settled(ScriptedModel):
-    settings: list[Any] = []  # noqa: RUF012
-
-    def bind_tools(self, tools: Any, **options: Any) -> Any:
-        self.settings.append(options.get("cached"))
-        return super().bind_tools(tools)
-
-
-def install(monkeypatch: pytest.MonkeyPatch, middleware: type[_Caching] | None) -> ProviderCaching:
-    """Make a package `acme_models` importable; return deepfs's middleware that uses the one of the package."""
-    module = ModuleType("acme_models.middleware.prompt_caching")
-    if middleware:
-        module.AcmeCaching = middleware  # type: ignore[attr-defined]
-    for name in ("acme_models", "acme_models.middleware"):
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    return ProviderCaching("acme_models", "AcmeCaching")
-
-
-class Acme(_Settled):
-    __module__ = "acme_models.chat"
-
-
-def test_the_middleware_of_a_package_is_used_for_its_models_only(
-    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for middleware in (_Caching, None):
-        caching = install(monkeypatch, middleware)
-        assert caching.name == "AcmeCaching"
-        for kind, cached in ((Acme, True if middleware else None), (_Settled, None)):
-            model = kind(script=[AIMessage("done")])
-            invoke(create_deep_agent(model, middleware=[caching]), {"messages": [("user", "go")]})
-            assert model.settings == [cached]
-
-
-def test_a_package_is_imported_once_even_by_parallel_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[int] = []
-
-    class Slow(_Caching):
-        def __init__(self, **options: Any) -> None:
-            made.append(1)
-            super().__init__(**options)
-
-    caching = install(monkeypatch, Slow)
-    models = [Acme(script=[AIMessage("done")]) for _ in range(4)]
-    agents = [create_deep_agent(model, middleware=[caching]) for model in models]
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda agent: asyncio.run(agent.ainvoke({"messages": [("user", "go")]})), agents))
-    assert made == [1]
-    assert [model.settings for model in models] == [[True]] * 4

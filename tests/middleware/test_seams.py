@@ -1,4 +1,4 @@
-"""Features that meet: renamed arguments and approvals, forks and their own storage, model tools and refusals."""
+"""Features that meet: renamed arguments and approvals, rules and approvals, calls whose ids are not unique."""
 
 import base64
 from hashlib import sha256
@@ -7,16 +7,11 @@ from typing import Any
 import pytest
 from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.messages import AIMessage, HumanMessage
-from langchain_core.runnables import RunnableLambda
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
-from deepfs import FilesystemMiddleware, FilesystemPermission, MemoryBackend, create_deep_agent, run_sync
-from deepfs.errors import BackendError
-from deepfs.middleware import Blobs, memory_function
-from deepfs.middleware.delegation import fork_messages
-from deepfs.middleware.prompts import PROMPTS
-from deepfs.testing import FaultyBackend
+from deepfs import FilesystemPermission, MemoryBackend, create_deep_agent, run_sync
+from deepfs.middleware import Blobs
 from support.agents import Invoke, results
 from support.chat import ScriptedModel, call, calls
 
@@ -47,41 +42,6 @@ def test_renamed_arguments_have_previews_and_preconditions(invoke: Invoke) -> No
         assert files.read("/a").file_data.content == "one, and more\n"
 
 
-def test_model_tools_are_hidden_where_changes_are_refused() -> None:
-    files = MemoryBackend()
-    rules = [FilesystemPermission(operations=["write"], paths=["/**"], mode="deny")]
-    for given, offered in ((rules, False), ([], True)):
-        m, agent = _agent(
-            files,
-            [AIMessage("d")],
-            permissions=given,
-            middleware=[FilesystemMiddleware(files, model_tools=["memory", "apply_patch"])],
-        )
-        agent.invoke(GO, T)
-        assert ("apply_patch" in m.offered, "memory" in m.offered) == (offered, offered)
-
-
-def test_a_fork_with_its_own_files_sees_the_media_of_the_conversation_and_is_told(invoke: Invoke) -> None:
-    image = {"type": "image", "base64": base64.b64encode(PNGS[0]).decode(), "mime_type": "image/png"}
-    for own in ({"backend": MemoryBackend()}, {}):
-        m, agent = _agent(
-            MemoryBackend(),
-            [calls(call("task", description="look", subagent_type="s")), AIMessage("sub"), AIMessage("d")],
-            subagents=[{"name": "s", "description": "s", "mode": "fork", **own}],
-        )
-        invoke(agent, {"messages": [HumanMessage([image])]}, T)
-        (shown,) = [each.content for each in m.asked[1] if isinstance(each.content, list) and each.type == "human"]
-        assert shown == [image]
-        assert (PROMPTS["fork_files"] in m.asked[1][-1].text) == bool(own)
-
-
-def test_a_fork_sees_all_that_the_summary_leaves_after_messages_were_removed() -> None:
-    messages = [AIMessage(str(n), id=str(n)) for n in range(6)]
-    event = {"cutoff_index": 4, "summary_message": HumanMessage("S"), "file_path": None, "last_id": "3", "kept_id": "4"}
-    seen = fork_messages({"messages": messages[2:], "_summarization_event": event}, "T")
-    assert [each.content for each in seen[:3]] == ["S", "4", "5"]
-
-
 def test_a_call_that_rules_and_the_middleware_of_langchain_ask_about_is_asked_about_once(invoke: Invoke) -> None:
     files = MemoryBackend()
     rules = [FilesystemPermission(operations=["write"], paths=["/ask/**"], mode="interrupt")]
@@ -110,31 +70,6 @@ def test_a_call_that_rules_and_the_middleware_of_langchain_ask_about_is_asked_ab
     assert [files.read(path).file_data.content for path in ("/ask/a", "/b")] == ["Y\n", "X\n"]
 
 
-def test_subagents_have_the_model_tools_of_the_agent_and_no_private_state_of_its_last_middleware(
-    invoke: Invoke,
-) -> None:
-    seen: list[Any] = []
-    echo = RunnableLambda(lambda state: seen.append(sorted(state)) or {"messages": [AIMessage("d")]})
-    files, worker = MemoryBackend(), ScriptedModel(script=[AIMessage("d")])
-    files.write("/AGENTS.md", "Be kind.\n")
-    tasks = [call("task", description="t", subagent_type=name) for name in ("compiled", "own")]
-    _, agent = _agent(
-        files,
-        [calls(call("write_file", file_path="/a", content="x"), *tasks), AIMessage("d")],
-        interrupt_on={"write_file": True},
-        memory=["/AGENTS.md"],
-        middleware=[FilesystemMiddleware(files, model_tools=["apply_patch"])],
-        subagents=[
-            {"name": "compiled", "description": "c", "runnable": echo},
-            {"name": "own", "description": "o", "model": worker, "backend": MemoryBackend()},
-        ],
-    )
-    invoke(agent, GO, T)
-    invoke(agent, Command(resume={"decisions": [{"type": "approve"}]}), T)
-    assert seen == [["files", "messages"]]
-    assert "apply_patch" in worker.offered
-
-
 def test_an_id_that_a_model_uses_again_does_not_leave_a_call_without_an_answer(invoke: Invoke) -> None:
     listing, writing = call("ls"), call("write_file", file_path="/a", content="x")
     writing["id"] = listing["id"]
@@ -145,19 +80,6 @@ def test_an_id_that_a_model_uses_again_does_not_leave_a_call_without_an_answer(i
     invoke(agent, GO, T)
     assert [each.type for each in m.asked[-1]][-3:] == ["ai", "tool", "human"]
     assert sum(each.type == "tool" for each in m.asked[-1]) == 2
-
-
-def test_a_fork_knows_that_its_call_runs_though_its_id_was_used_before(invoke: Invoke) -> None:
-    listing, task = call("ls"), call("task", description="t", subagent_type="s")
-    task["id"] = listing["id"]
-    m, agent = _agent(
-        MemoryBackend(),
-        [calls(listing), calls(task), AIMessage("sub"), AIMessage("d")],
-        subagents=[{"name": "s", "description": "s", "mode": "fork"}],
-    )
-    invoke(agent, GO, T)
-    (_, running) = [each.content for each in m.asked[2] if each.type == "tool"]
-    assert running.startswith("[Runs now")
 
 
 def test_calls_without_an_id_are_carried_out_and_answered(invoke: Invoke) -> None:
@@ -190,15 +112,6 @@ def test_calls_of_one_turn_without_ids_of_their_own_have_previews_and_preconditi
     assert files.read("/a").file_data.content == "one, and more\n"
 
 
-def test_a_bug_of_a_backend_is_raised_as_it_is(invoke: Invoke) -> None:
-    files = FaultyBackend(MemoryBackend(), {"read": RuntimeError("a bug")})
-    patch = "*** Begin Patch\n*** Update File: /a\n@@\n-x\n+y\n*** Delete File: /b\n*** End Patch"
-    patching = FilesystemMiddleware(files, model_tools=["apply_patch"])
-    _, agent = _agent(files, [calls(call("apply_patch", input=patch))], middleware=[patching])
-    with pytest.raises(RuntimeError, match="a bug"):
-        invoke(agent, GO, T)
-
-
 def test_media_that_no_message_refers_to_are_found(invoke: Invoke) -> None:
     files = MemoryBackend()
     blobs = Blobs(files)
@@ -211,10 +124,3 @@ def test_media_that_no_message_refers_to_are_found(invoke: Invoke) -> None:
     unused = run_sync(blobs.find_unreferenced, [each for each in state["messages"] if each.id != "0"])
     assert [each.path for each in unused] == [f"/blobs/{sha256(PNGS[0]).hexdigest()}"]
     assert run_sync(blobs.find_unreferenced, state["messages"]) == []
-
-
-def test_a_listing_that_fails_is_a_result_of_the_memory_tool() -> None:
-    files = MemoryBackend()
-    files.write("/memories/a", "x")
-    failing = FaultyBackend(files, {"ls": BackendError("disk on fire")})
-    assert "disk on fire" in run_sync(memory_function(failing), "view", "/memories")

@@ -22,7 +22,6 @@ from deepfs import (
     FilesystemPermission,
     MemoryBackend,
     SqliteBackend,
-    StateBackend,
     StoreBackend,
     create_deep_agent,
 )
@@ -33,7 +32,6 @@ from deepfs.errors import BackendError
 from deepfs.middleware import skills as module
 from deepfs.middleware.skill_files import parse_skill
 from deepfs.middleware.skills import SkillsMiddleware, disclosed_skill_tool_names
-from deepfs.middleware.subagents import SubAgentMiddleware
 from deepfs.operations import Operation
 from deepfs.policy import ReadOnlyBackend
 from deepfs.sandboxes import mirror
@@ -131,6 +129,7 @@ NO_SKILLS: list[tuple[bytes, str]] = [
     (b"---\n- a\n---\n", "not a mapping"),
     (b"---\nname: pdf\ndescription: Use when: always\n---\n", "(line 3). Put a value that holds `: ` in quotes"),
     (f"---\n{BOMB}---\n".encode(), "aliases"),
+    (b"---\nname: " + b"[" * 21 + b"]" * 21 + b"\n---\n", "nested deeper than 20"),
     (b"---\nname: " + b"[" * 30_000 + b"\n---\n", "nested deeper than 20"),
     (b"---\nname: " + b"x" * 300 + b"\ndescription: x\n---\n", "300 characters"),
     (b"---\nname: \xff\n---\n", "not UTF-8"),
@@ -210,25 +209,6 @@ def test_a_source_that_only_lists_and_gives_files(invoke: Invoke) -> None:
     assert listed(prompts(model)[0]) == ["- tea (/skills/tea/SKILL.md): Does it."]
 
 
-def test_of_equal_names_the_later_source_wins(invoke: Invoke) -> None:
-    files = MemoryBackend()
-    put(
-        files,
-        {
-            "/base/pdf/SKILL.md": skill("pdf", "Base."),
-            "/base/csv/SKILL.md": skill("csv", "Base.", "compatibility: needs\\n pandas\n"),
-            "/mine/skills/pdf/SKILL.md": skill("pdf", "Mine."),
-        },
-    )
-    model, agent = agent_of(files, skills={"sources": [("/base/", "All of us"), "/mine/skills"]})
-    invoke(agent, GO, THREAD)
-    assert "- All of us: /base/\n- Mine: /mine/skills (of equal names, the last source wins)" in prompts(model)[0]
-    assert listed(prompts(model)[0]) == [
-        "- csv (/base/csv/SKILL.md): Base. [Needs: needs\\n pandas]",
-        "- pdf (/mine/skills/pdf/SKILL.md): Mine.",
-    ]
-
-
 def test_bad_skills_are_warnings_and_break_no_others(invoke: Invoke, caplog: pytest.LogCaptureFixture) -> None:
     files = holding(good=skill("good"), broken=b"---\n: :\n---\n", binary=b"\xff", other=skill("another"))
     model, agent = agent_of(files)
@@ -244,15 +224,6 @@ def test_bad_skills_are_warnings_and_break_no_others(invoke: Invoke, caplog: pyt
     ]  # fmt: skip
     [record] = [record for record in caplog.records if "Skills" in record.message]
     assert "/skills/binary/SKILL.md is left out" in record.message
-
-
-def test_warnings_are_bounded(invoke: Invoke) -> None:
-    files = holding(**{f"s{number:02}": b"" for number in range(50)})
-    model, agent = agent_of(files)
-    invoke(agent, GO, THREAD)
-    told = prompts(model)[0].partition("<skill_warnings>\n")[2].partition("\n</skill_warnings>")[0].splitlines()
-    assert len(told) == module.MAX_SKILLS_LOAD_WARNINGS
-    assert told[-1] == "- and 31 more"
 
 
 def test_a_description_cannot_pass_for_the_prompt(invoke: Invoke) -> None:
@@ -341,15 +312,6 @@ def test_changes_are_noticed_in_a_thread_that_goes_on(invoke: Invoke) -> None:
     assert prompts(model)[2] == prompts(model)[1]
 
 
-def test_changes_are_noticed_however_their_paths_are_written(invoke: Invoke) -> None:
-    written = [("//skills/", "/skills"), ("/./skills", "/skills"), ("skills", "/skills"), ("/skills", "skills")]
-    for source, place in written:
-        new = calls(call("write_file", file_path=f"{place}/pdf/SKILL.md", content=skill("pdf").decode()))
-        model, agent = agent_of(MemoryBackend(), new, skills={"sources": [source]})
-        invoke(agent, GO, THREAD)
-        assert [len(listed(prompt)) for prompt in prompts(model)] == [0, 1]
-
-
 def test_skills_in_the_state_of_another_form_are_left_out(invoke: Invoke) -> None:
     others: list[Any] = ["x", 5, [5, {"name": "pdf"}, {"name": "pdf", "path": 5, "description": "x"}]]
     for before in others:
@@ -363,14 +325,6 @@ def record(name: str, description: str) -> dict[str, str]:
     then = "2024-05-06T07:08:09.000010+00:00"
     text = skill(name, description).decode()
     return {"content": text, "encoding": "utf-8", "created_at": then, "modified_at": then}
-
-
-def test_skills_in_state_are_those_of_the_thread(invoke: Invoke) -> None:
-    model, agent = agent_of(StateBackend())
-    for number, description in enumerate(["One it.", "Two it."]):
-        given = {**GO, "files": {"/skills/pdf/SKILL.md": record("pdf", description)}}
-        invoke(agent, given, {"configurable": {"thread_id": str(number)}})
-    assert [listed(prompt)[0].partition(": ")[2] for prompt in prompts(model)] == ["One it.", "Two it."]
 
 
 def test_users_of_one_backend_do_not_see_each_others_skills(invoke: Invoke) -> None:
@@ -491,15 +445,6 @@ def test_a_tool_is_offered_once_its_skill_was_read(invoke: Invoke, extra: str, g
     assert disclosed_skill_tool_names(states[0]) == frozenset()
 
 
-def test_an_id_that_a_model_uses_again_offers_no_tool_of_a_skill_that_was_not_read(invoke: Invoke) -> None:
-    failing = call("read_file", file_path=READ, offset=1_000)
-    files = holding(pdf=skill("pdf", extra="allowed-tools: merge_pdf\n"))
-    turns = [calls(failing), calls({**call("ls"), "id": failing["id"]})]
-    model, agent = agent_of(files, *turns, skills={"tools": [merge_pdf]})
-    assert [each.status for each in results(invoke(agent, GO, THREAD))] == ["error", "success"]
-    assert "merge_pdf" not in model.offered
-
-
 def test_a_pinned_skill_offers_its_tools_and_a_removed_one_no_longer(invoke: Invoke) -> None:
     files = holding(pdf=skill("pdf", extra="metadata:\n  include_tools: merge_pdf\n"))
     model, agent = agent_of(files, calls(call("merge_pdf")), skills={"tools": [merge_pdf]})
@@ -526,41 +471,7 @@ def test_an_async_resolver_needs_the_async_form() -> None:
         agent.invoke(GO, THREAD)
 
 
-def test_a_deferred_tool_of_the_agent_is_offered_as_it_is(invoke: Invoke) -> None:
-    deferred = merge_pdf.model_copy(update={"extras": {"defer_loading": True}})
-    bound: list[Any] = []
-
-    class Binding(ScriptedModel):
-        def bind_tools(self, tools: Any, **options: Any) -> "Binding":
-            bound.append({each.name: each for each in tools}["merge_pdf"].extras)
-            super().bind_tools(tools)
-            return self
-
-    files = holding(pdf=skill("pdf", extra="metadata:\n  include_tools: merge_pdf\n"))
-    skills = SkillsMiddleware(backend=files, sources=["/skills"])
-    model = Binding(script=[reading(), AIMessage("done")])
-    invoke(create_agent(model, [deferred], middleware=[FilesystemMiddleware(backend=files), skills]), GO)
-    assert bound == [{"defer_loading": True}, {}]
-
-
 # --- whole agents ----------------------------------------------------------------------------------------------------
-
-
-def test_subagents_have_skills_of_their_own(invoke: Invoke) -> None:
-    files = holding(pdf=skill("pdf"))
-    put(files, {"/others/csv/SKILL.md": skill("csv")})
-    names = ["general-purpose", "reader", "plain"]
-    tasks = [calls(call("task", description="Do it.", subagent_type=name)) for name in names]
-    turns = [turn for task in tasks for turn in (task, AIMessage("done"))]
-    model = ScriptedModel(script=[*turns, AIMessage("done")])
-    reader = {"name": "reader", "description": "Reads.", "system_prompt": "You read.", "skills": ["/others"]}
-    plain = {"name": "plain", "description": "Reads.", "system_prompt": "You read."}
-    saver = InMemorySaver()
-    agent = create_deep_agent(model, backend=files, skills=["/skills"], subagents=[reader, plain], checkpointer=saver)  # type: ignore[list-item]
-    invoke(agent, GO, THREAD)
-    found = [[line.split()[1] for line in listed(prompt)] for prompt in prompts(model)]
-    assert found == [["pdf"], ["pdf"], ["pdf"], ["csv"], ["pdf"], [], ["pdf"]]
-    assert [each["name"] for each in agent.get_state(THREAD).values["skills_metadata"]] == ["pdf"]
 
 
 def test_a_skills_middleware_takes_the_place_of_the_default_one(invoke: Invoke) -> None:
@@ -584,27 +495,6 @@ def test_skills_that_rules_deny_are_neither_shown_nor_copied(tmp_path: Path, inv
     invoke(create_deep_agent(model, backend=files, skills=["/skills"], subagents=[reader], permissions=rules), GO)  # type: ignore[list-item]
     assert [[line.split()[1] for line in listed(prompt)] for prompt in prompts(model)] == [["pdf"]] * 3
     assert [path.name for path in (tmp_path / "skills").iterdir() if path.is_dir()] == ["pdf"]
-
-
-def test_rules_of_the_middleware_of_subagents_hold_for_their_skills(invoke: Invoke) -> None:
-    files = holding(pdf=skill("pdf"), secret=skill("secret"))
-    rules = [FilesystemPermission(operations=["read"], paths=["/skills/secret/**"], mode="deny")]
-    reader = {"name": "reader", "description": "Reads.", "system_prompt": "You read.", "skills": ["/skills"]}
-    free = {**reader, "name": "free", "permissions": []}
-    deny_pdf = FilesystemPermission(operations=["read"], paths=["/skills/pdf/**"], mode="deny")
-    own = {**reader, "name": "own", "middleware": [FilesystemMiddleware(backend=files, permissions=[deny_pdf])]}
-    tasks = [calls(call("task", description="Do it.", subagent_type=name)) for name in ("reader", "free", "own")]
-    model = ScriptedModel(script=[*(turn for task in tasks for turn in (task, AIMessage("done"))), AIMessage("done")])
-    middleware = SubAgentMiddleware(
-        default_model=model,
-        backend=files,
-        permissions=rules,
-        general_purpose_agent=False,
-        subagents=[reader, free, own],  # type: ignore[list-item]
-    )
-    invoke(create_agent(model, middleware=[middleware]), GO)
-    found = [[line.split()[1] for line in listed(prompt)] for prompt in prompts(model)]
-    assert found == [[], ["pdf"], [], ["pdf", "secret"], [], ["secret"], []]
 
 
 # --- copies for commands ---------------------------------------------------------------------------------------------
@@ -766,59 +656,6 @@ async def test_two_at_once_make_one_copy(mounted: Mounted) -> None:
         for _ in range(5):
             group.start_soon(mounted.turn)
     assert mounted.box.commands == 2
-
-
-@pytest.mark.anyio
-async def test_what_commands_see_anyway_is_not_copied(tmp_path: Path) -> None:
-    mounted = Mounted(tmp_path)
-    await mounted.box.aupload_files([("/own/pdf/SKILL.md", skill("pdf"))])
-    before = mounted.box.commands
-    skills = SkillsMiddleware(backend=mounted.files, sources=["/own"])
-    update: Loaded = await skills.abefore_agent({}, None) or {}
-    assert [each["name"] for each in update["skills_metadata"]] == ["pdf"]
-    assert mounted.box.commands - before == 3  # A search, a listing and a download.
-    assert await mounted.run("ls -A own") == "pdf\n"
-    await mounted.put({"/pdf/SKILL.md": skill("pdf")})
-    assert await mounted.turn(mounted.session(copy_files=False)) == 0
-
-
-@pytest.mark.anyio
-async def test_where_nothing_can_be_copied_the_skills_are_still_shown(tmp_path: Path) -> None:
-    await anyio.to_thread.run_sync((tmp_path / "file").touch)
-    warnings = []
-    for sandbox in (LocalSandbox(tmp_path / "file"), ReadOnlyBackend(LocalSandbox(tmp_path))):
-        files = CompositeBackend(sandbox, {"/mounted/": holding(pdf=skill("pdf"))})
-        skills = SkillsMiddleware(backend=files, sources=["/mounted/skills"])
-        update: Loaded = await skills.abefore_agent({}, None) or {}
-        assert [each["name"] for each in update["skills_metadata"]] == ["pdf"]
-        warnings += update["skills_load_errors"]
-    [warning] = warnings  # The other one runs no commands.
-    assert warning.startswith("Commands cannot use the files of /mounted/skills: a command that copies files to ")
-
-
-class _Unreadable(WrapperBackend):
-    """Refuses to read files with the name `secret`."""
-
-    async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-        found = await self.inner.adownload_files(paths)
-        return [
-            FileDownloadResponse(path, error="permission_denied") if path.endswith("/secret") else each
-            for path, each in zip(paths, found, strict=True)
-        ]
-
-
-@pytest.mark.anyio
-async def test_a_file_that_cannot_be_read_keeps_the_copy_as_it_is(mounted: Mounted) -> None:
-    await mounted.put({"/pdf/SKILL.md": skill("pdf"), "/pdf/run.sh": SCRIPT})
-    await mounted.turn()
-    await mounted.put({"/pdf/secret": b"x"})
-    mounted.files = CompositeBackend(mounted.box, {"/skills/": _Unreadable(mounted.store)})
-    assert await mounted.turn(mounted.session()) == 0
-    assert mounted.warnings == [
-        "/skills/pdf/secret cannot be read: permission_denied",
-        "Commands get no changes of /skills while some of its files cannot be read",
-    ]
-    assert sorted(await mounted.disk()) == ["skills/pdf/SKILL.md", "skills/pdf/run.sh"]
 
 
 @pytest.mark.anyio

@@ -2,7 +2,7 @@
 
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 from langchain.agents.middleware.types import AgentMiddleware
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, RemoveMessage
@@ -110,11 +110,3 @@ def test_subagents_share_the_fields_of_the_state_schema(invoke: Invoke) -> None:
     assert results(state)[0].content == "read"
     assert [asked[0].text for asked in model.asked] == ["The page is /a."] * 3
     assert (state["url"], set(state["seen"])) == ("/a", {"/a"})
-
-
-def test_the_messages_of_a_schema_that_inherits_from_it_are_saved_once() -> None:
-    hints = get_type_hints(Page, include_extras=True)
-    assert hints["messages"] == get_type_hints(DeepAgentState, include_extras=True)["messages"]
-    agent = create_deep_agent(ScriptedModel(script=[]), state_schema=Page)
-    assert type(agent.channels["messages"]).__name__ == "_MessagesChannel"
-    assert agent.get_input_jsonschema()["properties"]["url"]["type"] == "string"

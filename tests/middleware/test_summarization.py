@@ -57,22 +57,6 @@ def test_summarized_messages_are_in_a_file_that_the_model_can_read(backend: Back
     assert [message.id for message in state["messages"] if message.type == "human"] == [f"q{n}" for n in range(7)]
 
 
-def test_a_deep_agent_keeps_its_conversation(invoke: Invoke) -> None:
-    model = Talker(script=[AIMessage("word " * 400, id=f"a{number}") for number in range(9)])
-    model.profile = {"max_input_tokens": 2_000}
-    files = MemoryBackend()
-    agent = create_deep_agent(model, backend=files, checkpointer=InMemorySaver())
-    for number in range(5):
-        state = invoke(agent, said(number), thread())
-    assert HISTORY in shown(model)[0].text
-    written = re.findall(r'id="([qa]\d)"', text_of(files))
-    assert len(written) == len(set(written))
-    left = {message.id for message in [*shown(model), state["messages"][-1]]}
-    assert set(written) | left >= {f"{who}{number}" for who in "qa" for number in range(5)}
-    whole = next(asked[-1].text for asked in model.asked if "Messages to summarize" in asked[-1].text)
-    assert "question 0" in whole
-
-
 def test_later_summaries_append(invoke: Invoke) -> None:
     files = MemoryBackend()
     model, agent = agent_of(files)

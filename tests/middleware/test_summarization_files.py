@@ -117,11 +117,3 @@ async def test_a_missing_file_that_reads_as_empty_text_ends_the_search_for_the_l
     assert [*files.files] == ["/conversation_history/t.md"]
     assert files.files["/conversation_history/t.md"].count("## Summarized") == len(MESSAGES)
     assert files.reads < 200 * len(MESSAGES)
-
-
-async def test_a_storage_where_every_file_has_a_text_keeps_no_history(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deepfs.middleware.history_files._MOST_FILES", 50)
-    files = Lenient("text")
-    with pytest.raises(NotKeptError):
-        await HistoryFiles(files).append("t", MESSAGES)
-    assert files.reads < 100

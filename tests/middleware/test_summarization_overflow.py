@@ -226,25 +226,6 @@ def test_room_for_the_answer_is_reserved(invoke: Invoke) -> None:
     assert model.summaries == 1
 
 
-def test_triggers_of_several_conditions_need_all_of_them(invoke: Invoke) -> None:
-    def summaries_of(trigger: Any, characters: int) -> int:
-        model = Talker(script=answers(9, "x" * characters))
-        middleware = SummarizationMiddleware(
-            model, backend=MemoryBackend(), trigger=trigger, keep=("messages", 1), token_counter=count
-        )
-        agent = create_agent(model, middleware=[middleware], checkpointer=InMemorySaver())
-        talk(invoke, agent, thread(), 0, 2)
-        return model.summaries
-
-    def count(messages: Any) -> int:
-        return sum(len(message.text) for message in messages)
-
-    both = {"messages": 5, "tokens": 1_000}
-    assert summaries_of(both, 10) == 0
-    assert summaries_of(both, 1_000) == 1
-    assert summaries_of([both, ("messages", 5)], 10) == 1
-
-
 # --- shortened arguments ---------------------------------------------------------------------------------------------
 
 LONG = "line\n" * 1_000
@@ -291,24 +272,6 @@ def test_results_of_tools_keep_their_calls_after_a_summary(invoke: Invoke) -> No
     asked = {made["id"] for message in shown(model) for made in getattr(message, "tool_calls", ())}
     assert {message.tool_call_id for message in shown(model) if isinstance(message, ToolMessage)} == asked
     assert any(isinstance(message, HumanMessage) for message in shown(model))
-
-
-def test_when_arguments_are_shortened(invoke: Invoke) -> None:
-    cases: list[tuple[Any, bool]] = [
-        ({"trigger": ("tokens", 10), "keep": ("tokens", 50)}, True),
-        ({"trigger": ("tokens", 10**6), "keep": ("tokens", 50)}, False),
-        ({"trigger": ("tokens", 10), "keep": ("tokens", 10**6)}, False),
-        ({"trigger": ("fraction", 0.5), "keep": ("fraction", 0.02)}, True),
-        ({"trigger": ("fraction", 0.9), "keep": ("fraction", 0.1)}, False),
-        ({"trigger": None, "keep": ("messages", 1)}, False),
-        (None, False),
-    ]
-    for settings, is_cut in cases:
-        model = Talker(script=[written(0), *answers(2)], profile={"max_input_tokens": 5_000})
-        summaries = SummarizationMiddleware(model, backend=MemoryBackend(), truncate_args_settings=settings)
-        agent = create_agent(model, middleware=[summaries], tools=[write_file], checkpointer=InMemorySaver())
-        talk(invoke, agent, thread(), 0, 1)
-        assert (args_seen(model)[0]["content"] != LONG) == is_cut, settings
 
 
 @tool

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 from langchain.agents import create_agent
-from langchain.agents.middleware import SummarizationMiddleware as LangChainSummarization
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
@@ -15,11 +14,9 @@ from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import PermissionDeniedError
 from deepfs.middleware.compaction import as_seen
 from deepfs.middleware.summarization import (
-    DEEPAGENTS_DEFAULT_SUMMARY_PROMPT,
     SummarizationMiddleware,
     SummarizationToolMiddleware,
     create_summarization_middleware,
-    create_summarization_tool_middleware,
 )
 from deepfs.policy import ReadOnlyBackend
 from deepfs.testing import FaultyBackend
@@ -64,26 +61,6 @@ def test_the_model_compacts_its_conversation(invoke: Invoke, storage: Any) -> No
     assert page.text.count("<message ") == 12
     assert [message.id for message in state["messages"] if message.type == "human"] == [f"q{n}" for n in range(7)]
     assert event_of(agent)["cutoff_index"] == 12
-
-
-def test_half_of_the_trigger_is_enough() -> None:
-    cases: list[tuple[Any, bool]] = [
-        (("messages", 26), True),
-        (("messages", 28), False),
-        (("tokens", 60), True),
-        (("tokens", 100_000), False),
-        (("fraction", 0.1), True),
-        (("fraction", 1.0), False),
-        ({"messages": 26, "tokens": 100_000}, False),
-        ([{"messages": 26, "tokens": 60}, ("messages", 100)], True),
-        (None, True),
-    ]
-    for trigger, is_enough in cases:
-        model = Talker(script=[calls(call(COMPACT)), AIMessage("done")], profile={"max_input_tokens": 1_000})
-        summaries = SummarizationMiddleware(model, backend=MemoryBackend(), trigger=trigger, keep=("messages", 2))
-        agent = create_agent(model, middleware=[SummarizationToolMiddleware(summaries)])
-        state = agent.invoke({"messages": [*talked(11), HumanMessage("short enough?")]})
-        assert ("Compacted" in results(dict(state))[0].text) == is_enough, trigger
 
 
 def test_parallel_calls_are_harmless(invoke: Invoke) -> None:
@@ -136,38 +113,21 @@ def test_a_failing_summary_changes_nothing(invoke: Invoke) -> None:
     assert sorted(ids) == sorted(set(ids)), "each message is stored once, however often it is tried"
 
 
-def test_the_prompt_of_the_tool_and_its_arguments() -> None:
-    model = Talker(script=[AIMessage("a"), AIMessage("b")])
-    with_prompt = create_summarization_tool_middleware(model, MemoryBackend(), system_prompt="Compact when done.")
-    create_agent(model, middleware=[with_prompt]).invoke(said(0))  # type: ignore[arg-type]
-    assert model.offered == [COMPACT]
-    assert model.asked[0][0].text == "Compact when done."
-    create_agent(model, middleware=[create_summarization_tool_middleware(model)]).invoke(said(0))  # type: ignore[arg-type]
-    assert model.asked[1][0].type == "human", "no empty system message"
-    summaries = create_summarization_middleware(model, MemoryBackend())
-    with pytest.raises(TypeError, match="system_prompt"):
-        SummarizationToolMiddleware(summaries, system_prompt=1)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="SummarizationMiddleware"):
-        SummarizationToolMiddleware(LangChainSummarization(model))  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="BaseChatModel"):
-        create_summarization_middleware("openai:gpt", MemoryBackend())  # type: ignore[arg-type]
-
-
 # --- arguments of the middleware -------------------------------------------------------------------------------------
 
 
-def test_arguments_of_former_versions() -> None:
+def test_wrong_arguments_are_type_errors() -> None:
     model = Talker(script=[])
-    with pytest.warns(DeprecationWarning, match="is deprecated"):
-        old = SummarizationMiddleware(model, max_tokens_before_summary=5, messages_to_keep=3)
-    assert old.trigger == ("tokens", 5)
-    assert old.keep == ("messages", 3)
-    with pytest.raises(TypeError, match="artifacts_root"):
-        SummarizationMiddleware(model, history_path_prefix="/x")
-    with pytest.raises(ValueError, match="greater than 0"):
-        SummarizationMiddleware(model, trigger=("tokens", 0))
-    assert "{messages}" in DEEPAGENTS_DEFAULT_SUMMARY_PROMPT
-    assert "<media>" in SummarizationMiddleware(model).summary_prompt
+    summaries: Any = SummarizationMiddleware(model)
+    wrong: list[tuple[Any, str]] = [
+        (lambda: SummarizationMiddleware(model, history_path_prefix="/x"), "artifacts_root"),
+        (lambda: SummarizationToolMiddleware(summaries, system_prompt=1), "system_prompt"),  # type: ignore[arg-type]
+        (lambda: SummarizationToolMiddleware(model), "SummarizationMiddleware"),  # type: ignore[arg-type]
+        (lambda: create_summarization_middleware("openai:gpt", MemoryBackend()), "BaseChatModel"),  # type: ignore[arg-type]
+    ]
+    for make, told in wrong:
+        with pytest.raises(TypeError, match=told):
+            make()
 
 
 @pytest.mark.parametrize("place", ["/blobs/", "/conversation_history/media/"])
@@ -262,22 +222,3 @@ def test_messages_from_before_a_summary_lose_what_was_bound_to_it() -> None:
     assert all(message.usage_metadata is None for message in after if isinstance(message, AIMessage))
     assert new is messages[-1]
     assert messages[1].content == thinking, "the state is not changed"
-
-
-def test_langchain_would_summarise_at_once_again_by_the_reported_tokens() -> None:
-    usage: Any = {"input_tokens": 900, "output_tokens": 1, "total_tokens": 901}
-    turn = calls(call(COMPACT))
-    turn.usage_metadata = usage
-    turn.response_metadata = {"model_provider": "scripted"}
-
-    class Known(Talker):
-        def _get_ls_params(self, *args: Any, **options: Any) -> Any:
-            return {"ls_provider": "scripted"}
-
-    model = Known(script=[turn, AIMessage("done")])
-    files = MemoryBackend()
-    summaries = SummarizationMiddleware(model, backend=files, trigger=("tokens", 900), keep=("messages", 2))
-    agent = create_agent(model, middleware=[summaries, SummarizationToolMiddleware(summaries)])
-    state = agent.invoke({"messages": [*talked(6), HumanMessage("go")]})
-    assert "Compacted" in results(dict(state))[0].text
-    assert model.summaries == 1

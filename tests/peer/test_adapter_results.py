@@ -1,8 +1,5 @@
 """Results of the adapter have the form that the tools, rules and programs of deepagents expect."""
 
-import os
-import subprocess
-import sys
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -10,7 +7,6 @@ from typing import Any
 import pytest
 from deepagents import FilesystemMiddleware, FilesystemPermission
 from deepagents import backends as peer_backends
-from deepagents.backends import protocol as peer
 from deepagents.backends import utils as peer_utils
 from langchain.tools import ToolRuntime
 from langgraph.store.memory import InMemoryStore
@@ -18,12 +14,11 @@ from langgraph.store.memory import InMemoryStore
 from deepfs import (
     CompositeBackend,
     FilesystemBackend,
-    GlobResult,
     MemoryBackend,
     StateBackend,
     StoreBackend,
 )
-from deepfs.backends import BubblewrapSandbox, LandlockSandbox, LocalShellBackend
+from deepfs.backends import LocalShellBackend
 from deepfs.compat.deepagents import from_deepagents, to_deepagents
 from deepfs.policy import AuditedBackend, WrapperBackend
 from support.rooted import RootedBackend
@@ -39,39 +34,6 @@ def tool(backend: Any, name: str, permissions: list[FilesystemPermission] | None
         state={}, context=None, config={}, stream_writer=lambda _: None, tool_call_id="call", store=None
     )
     return found.func(runtime=runtime, **options)
-
-
-# --- errors ----------------------------------------------------------------------------------------------------------
-
-
-def test_error_messages_contain_error_once() -> None:
-    backend = to_deepagents(CompositeBackend(MemoryBackend(), {"/m/": MemoryBackend()}))
-    backend.write("/a.txt", "x\n")
-    backend.write("/dir/b.txt", "x\n")
-    for name, options in (
-        ("ls", {"path": "/none"}),
-        ("ls", {"path": "/a.txt"}),
-        ("read_file", {"file_path": "/dir"}),
-        ("write_file", {"file_path": "/dir", "content": "x"}),
-        ("edit_file", {"file_path": "/none", "old_string": "a", "new_string": "b"}),
-        ("delete", {"file_path": "/none"}),
-        ("glob", {"pattern": "[", "path": "/"}),
-        ("grep", {"pattern": "x", "path": "/none"}),
-    ):
-        answer = tool(backend, name, **options)
-        shown = (answer.status, answer.content.count("Error:"), answer.content.startswith("Error: "))
-        assert shown == ("error", 1, True), (name, options)
-
-
-def test_an_allowed_file_can_be_deleted_if_all_other_paths_are_denied() -> None:
-    adapted = to_deepagents(CompositeBackend(MemoryBackend(), {"/m": MemoryBackend()}))
-    adapted.write("/m/work/note.txt", "x\n")
-    rules = [
-        FilesystemPermission(operations=["read", "write"], paths=["/m/work/**"]),
-        FilesystemPermission(operations=["read", "write"], paths=["/**"], mode="deny"),
-    ]
-    assert tool(adapted, "delete", rules, file_path="/m/work/note.txt").content == "Deleted /m/work/note.txt"
-    assert adapted.read("/m/work/note.txt").error is not None
 
 
 # --- searches --------------------------------------------------------------------------------------------------------
@@ -105,20 +67,6 @@ def test_context_lines_equal_those_of_deepagents(tmp_path: Path) -> None:
         ours.grep("hit", context_lines=-1)
 
 
-def test_a_truncated_glob_has_a_reason() -> None:
-    class Some(WrapperBackend):
-        async def aglob(self, pattern: str, path: str = "/") -> GlobResult:
-            return GlobResult(matches=[], truncated=True, truncation_reason=reason)
-
-    reason: Any
-    for reason, shown in ((None, "budget"), ("unreadable", "unreadable"), ("transport", "transport")):
-        for backend in (Some(MemoryBackend()), CompositeBackend(MemoryBackend(), {"/m/": Some(MemoryBackend())})):
-            assert backend.glob("*").truncation_reason == reason
-            found = to_deepagents(backend).glob("*")
-            assert (found.truncated, found.truncation_reason) == (True, shown)
-    assert to_deepagents(MemoryBackend()).glob("*").truncation_reason is None
-
-
 # --- binary files ----------------------------------------------------------------------------------------------------
 
 
@@ -139,24 +87,6 @@ def test_the_shown_extensions_are_those_of_deepagents() -> None:
 
     known = {*peer_utils._EXTENSION_TO_FILE_TYPE, *peer_utils._VIDEO_EXTRA_EXTENSIONS}
     assert known == SHOWN_EXTENSIONS
-
-
-def test_binary_files_of_sandboxes_are_read_up_to_500_kib(tmp_path: Path) -> None:
-    big = _PNG + bytes(500 * 1024)
-    shell = LocalShellBackend(tmp_path)
-    for prefix, adapted in (
-        ("", to_deepagents(shell)),
-        ("", to_deepagents(CompositeBackend(shell, {"/m/": MemoryBackend()}))),
-        ("/run", to_deepagents(CompositeBackend(MemoryBackend(), {"/run/": shell}, executor="/run/"))),
-    ):
-        adapted.upload_files([(f"{prefix}/big.png", big), (f"{prefix}/fits.png", big[: 500 * 1024])])
-        shown = adapted.read(f"{prefix}/big.png")
-        assert shown.file_data is None
-        assert "exceeds maximum preview size of 512000 bytes" in str(shown.error)
-        assert adapted.read(f"{prefix}/fits.png").error is None
-    mounted = to_deepagents(CompositeBackend(shell, {"/m/": MemoryBackend()}))
-    mounted.upload_files([("/m/big.png", big)])
-    assert mounted.read("/m/big.png").error is None
 
 
 # --- commands --------------------------------------------------------------------------------------------------------
@@ -230,48 +160,3 @@ def test_beside_a_shell_only_rules_for_other_mounts_are_accepted(tmp_path: Path)
             FilesystemMiddleware(backend=backend, permissions=deny(path))
     for adapted in (beside, runs_in_it):
         assert "hello" in tool(adapted, "execute", command="echo hello").content
-
-
-def test_every_operation_of_an_adapter_is_implemented_by_deepfs(tmp_path: Path) -> None:
-    shell = LocalShellBackend(tmp_path)
-    backends: list[Any] = [
-        MemoryBackend(),
-        FilesystemBackend(tmp_path),
-        StateBackend(),
-        shell,
-        BubblewrapSandbox(tmp_path),
-        LandlockSandbox(tmp_path),
-        CompositeBackend(StateBackend(), {"/m/": FilesystemBackend(tmp_path)}),
-        CompositeBackend(shell, {"/m/": StateBackend()}),
-        WrapperBackend(CompositeBackend(shell, {"/m/": StateBackend()})),
-    ]
-    operations = [name for name in vars(peer.BackendProtocol) if not name.startswith("_")]
-    for backend in backends:
-        adapted = to_deepagents(backend)
-        names = [*operations, *(["execute", "aexecute"] if backend.capabilities.executes else [])]
-        for name in names:
-            assert getattr(type(adapted), name).__module__ == "deepfs.compat.deepagents_backends", (backend, name)
-
-
-# --- versions of deepagents ------------------------------------------------------------------------------------------
-
-
-def test_an_older_deepagents_is_refused_with_its_version(tmp_path: Path) -> None:
-    """Results of older versions lack fields that the adapter fills."""
-    installed = "0.7.31"
-    metadata = tmp_path / f"deepagents-{installed}.dist-info" / "METADATA"
-    metadata.parent.mkdir()
-    metadata.write_text(f"Metadata-Version: 2.1\nName: deepagents\nVersion: {installed}\n")
-    code = """
-from deepfs import MemoryBackend
-from deepfs.compat.deepagents import (from_deepagents, to_deepagents)
-for convert in (to_deepagents, from_deepagents):
-    try:
-        convert(MemoryBackend())
-    except ImportError as error:
-        print(error)
-"""
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
-    assert done.stdout.count("deepagents>=0.7.32") == 2
-    assert done.stdout.count(installed) == 2

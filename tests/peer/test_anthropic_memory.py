@@ -1,11 +1,8 @@
 """The memory tool in Anthropic's SDK, and in requests to Claude and GPT."""
 
-import json
 from typing import Any
 
-import httpx2 as httpx
 import pytest
-from anthropic import Anthropic
 from anthropic.lib.tools import BetaAbstractMemoryTool, BetaAsyncAbstractMemoryTool, ToolError
 from langchain_anthropic import ChatAnthropic
 from langchain_openai import ChatOpenAI
@@ -37,34 +34,6 @@ async def test_the_asynchronous_tool_of_the_sdk_runs_commands() -> None:
     assert await tool.call(VIEW) == SHOWN
     with pytest.raises(ToolError, match="not under /memories"):
         await tool.call({"command": "delete", "path": "/etc"})
-
-
-def test_the_tool_runs_in_the_loop_of_the_sdk() -> None:
-    files = MemoryBackend()
-    steps = iter([{"command": "view", "path": "/etc"}, CREATE, VIEW])
-    requests: list[Any] = []
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        requests.append(json.loads(request.content))
-        made = next(steps, None)
-        use = {"type": "tool_use", "id": f"call-{len(requests)}", "name": "memory", "input": made}
-        content = [{"type": "text", "text": "done"}] if made is None else [use]
-        usage = {"input_tokens": 1, "output_tokens": 1}
-        reason = "end_turn" if made is None else "tool_use"
-        message = {"id": "m", "type": "message", "role": "assistant", "model": "m", "content": content}
-        return httpx.Response(200, json={**message, "stop_reason": reason, "stop_sequence": None, "usage": usage})
-
-    with httpx.Client(transport=httpx.MockTransport(answer)) as http:
-        client = Anthropic(api_key="x", http_client=http)
-        runner = client.beta.messages.tool_runner(
-            model="claude-sonnet-5-5", max_tokens=10, messages=[{"role": "user", "content": "go"}],
-            tools=[memory_tool_of_sdk(files)],
-        )  # fmt: skip
-        runner.until_done()
-    results = [block for request in requests[1:] for block in request["messages"][-1]["content"]]
-    assert [result.get("is_error", False) for result in results] == [True, False, False]
-    assert results[2]["content"] == SHOWN
-    assert files.read("/memories/a").ok
 
 
 def test_claude_gets_the_tool_that_it_was_trained_on() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from deepfs.sandboxes.remote import RemoteSandbox
 from deepfs.testing.conformance.at_once import CancellationConformance, ConcurrencyConformance
-from deepfs.testing.conformance.surface import TransferConformance
+from deepfs.testing.conformance.surface import SyncParity, TransferConformance
 from support.machines import Machine
 from support.sandboxes import raw_peek, raw_put, three_of
 from support.services import Maker, open_service
@@ -76,3 +76,4 @@ class TestDaytona(_OverService):
 
 class TestDeno(_OverService):
     service = "deno"
+    test_sync_on_the_event_loop = SyncParity.test_sync_on_the_event_loop_works_or_names_the_async_method

@@ -14,7 +14,7 @@ from deno_sandbox.sandbox import AsyncSandbox
 from deno_sandbox.transport import WebSocketTransport
 
 from deepfs.backends import DenoSandbox
-from deepfs.sandboxes.remote import RemoteSandbox
+from deepfs.sandboxes.remote import Done, RemoteSandbox
 from deepfs.text.arguments import check_installed
 from support.machines import Machine
 from support.services import SERVICES, Maker, open_service
@@ -56,8 +56,9 @@ async def test_a_command_ends_at_its_timeout(sandbox: RemoteSandbox[Any]) -> Non
 
 
 async def test_output_is_bounded(sandbox: RemoteSandbox[Any]) -> None:
-    response = await sandbox.aexecute("head -c 300000 /dev/zero | tr '\\0' x")
+    response = await sandbox.aexecute("head -c 1000000 /dev/zero | tr '\\0' x")
     assert response.truncated
+    assert "further bytes left out" in response.output
     assert len(response.output) < 101_000
 
 
@@ -127,3 +128,16 @@ def test_the_error_reports_an_ended_event_loop() -> None:
 
     sandbox = asyncio.run(made())
     assert "no longer runs" in (sandbox.ls("/").error or "")
+
+
+def test_a_sandbox_that_was_made_without_an_event_loop_belongs_to_that_of_sync_calls() -> None:
+    loops: list[Any] = []
+
+    class Looking(DenoSandbox):
+        async def _run(self, command: str, seconds: int, most: int) -> Done:
+            loops.append(asyncio.get_running_loop())
+            return Done(b"", b"", 0)
+
+    sandbox = Looking(None)  # type: ignore[arg-type]
+    assert [sandbox.execute("true").exit_code for _ in range(2)] == [0, 0]
+    assert len({*loops}) == 1

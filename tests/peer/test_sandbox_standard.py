@@ -3,7 +3,7 @@
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeVar
@@ -12,7 +12,6 @@ import pytest
 from deepagents.backends.protocol import SandboxBackendProtocol
 from langchain_tests.integration_tests import SandboxIntegrationTests
 
-from deepfs.backends import BubblewrapSandbox, CompositeBackend, MemoryBackend
 from deepfs.compat.deepagents import to_deepagents
 from deepfs.process import Command, capture
 from deepfs.types import ExecuteResponse
@@ -109,41 +108,6 @@ class _Suite(SandboxIntegrationTests):
     def _expected(self, request: pytest.FixtureRequest) -> None:
         if reason := _DEVIATIONS.get(request.node.originalname):
             request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
-
-
-def _as_nobody(function: Callable[[list[str]], T]) -> Callable[[list[str]], T]:
-    def call(paths: list[str]) -> T:
-        if os.geteuid() != 0:
-            return function(paths)
-        os.seteuid(_NOBODY)
-        try:
-            return function(paths)
-        finally:
-            os.seteuid(0)
-
-    return call
-
-
-@pytest.mark.needs("BubblewrapSandbox")
-class TestBubblewrap(_Suite):
-    """The sandbox is mounted at the path that commands see.
-
-    File operations run in this process. If it is root, downloads run as nobody: permissions do not bind root.
-    """
-
-    root = "/workspace"
-
-    @pytest.fixture(autouse=True)
-    def _unprivileged(self, sandbox_backend: SandboxBackendProtocol, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(sandbox_backend, "download_files", _as_nobody(sandbox_backend.download_files))
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def sandbox(cls, directory: Path, tools: Path) -> SandboxBackendProtocol:
-        env = {"PATH": f"/workspace/tools:{os.defpath}"}
-        read_only = [] if _python().startswith("/usr/") else [sys.base_prefix]
-        sandbox = BubblewrapSandbox(directory, max_output_bytes=_OUTPUT_BYTES, env=env, read_only=read_only)
-        return to_deepagents(CompositeBackend(MemoryBackend(), {"/workspace/": sandbox}, executor="/workspace/"))
 
 
 class _Unprivileged(LocalSandbox):

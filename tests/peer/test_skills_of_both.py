@@ -6,12 +6,11 @@ from typing import Any, Final
 import pytest
 from deepagents import create_deep_agent as create_peer_agent
 from deepagents.backends import FilesystemBackend as PeerBackend
-from deepagents.backends import LocalShellBackend as PeerShell
 from deepagents.middleware import skills as peer
 from langchain_core.messages import AIMessage
 from langgraph.checkpoint.memory import InMemorySaver
 
-from deepfs import CompositeBackend, FilesystemBackend, MemoryBackend, create_deep_agent
+from deepfs import FilesystemBackend, create_deep_agent
 from deepfs.middleware import skills as own
 from support.agents import Invoke, invoke
 from support.chat import ScriptedModel
@@ -53,17 +52,6 @@ def test_the_same_files_are_the_same_skills(root: Path) -> None:
     update = ours.before_agent({}, None) or {}
     assert update["skills_metadata"] == theirs.before_agent({}, None, {})["skills_metadata"]
     assert len(update["skills_metadata"]) == 8
-
-
-def test_a_shell_of_deepagents_gets_copies_beneath_its_root(tmp_path: Path) -> None:
-    store = MemoryBackend()
-    store.write("/pdf/run.sh", "#!/bin/sh\n")
-    store.write("/pdf/SKILL.md", "---\nname: pdf\ndescription: d\n---\n")
-    files = CompositeBackend(PeerShell(tmp_path, virtual_mode=True), {"/mine-only/": store})
-    assert (
-        own.SkillsMiddleware(backend=files, sources=["/mine-only/"]).before_agent({}, None)["skills_load_errors"] == []
-    )
-    assert (tmp_path / "mine-only/pdf/run.sh").exists()
 
 
 def test_a_thread_of_deepagents_goes_on(root: Path, invoke: Invoke) -> None:

@@ -1,14 +1,11 @@
 """What programs and models of deepagents pass to the file tools is accepted here."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 from deepagents import FilesystemPermission as PeerPermission
 from deepagents.middleware import filesystem as peer
 
-from benchmarks.scenarios.tool_calls import has_next_step
-from benchmarks.tool_calls import CALLS, answers
 from deepfs import FilesystemMiddleware, MemoryBackend, PermissionedBackend, create_deep_agent
 from deepfs.middleware.arguments import ARGUMENTS
 from support.chat import ScriptedModel
@@ -37,10 +34,3 @@ def test_rules_of_deepagents_hold_here() -> None:
         assert write.invoke({"file_path": f"/{id(tools)}", "content": "x"}) == f"Wrote /{id(tools)}"
     with pytest.raises(TypeError, match="none"):
         PermissionedBackend(backend, [{"operations": ["write"]}])  # type: ignore[list-item]
-
-
-def test_a_model_is_told_a_next_step_after_every_call(tmp_path: Path) -> None:
-    made = [call for call in CALLS if call.tool != "execute"]
-    answered = answers(tmp_path, made, many=5)
-    assert [each.call.aim for each in answered if not has_next_step(each)] == []
-    assert not [each.call.aim for each in answered if each.ours.text.startswith("(raised")]

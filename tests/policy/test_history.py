@@ -172,15 +172,6 @@ async def test_a_change_cancelled_before_it_happens_keeps_no_version() -> None:
     assert (await archive.aglob("/.history/**")).matches == []
 
 
-async def test_the_change_succeeds_even_if_old_versions_cannot_be_deleted() -> None:
-    archive = FaultyBackend(MemoryBackend(), {"delete": BackendError("Error: down")})
-    history = HistoryBackend(MemoryBackend(), archive, keep=1)
-    for text in ("1", "2", "3"):
-        assert (await history.awrite("/a", text, overwrite=True)).ok
-    assert (await history.aedit("/a", "none", "x")).code == "no_match"
-    assert (await contents(history, "/a"))[:2] == [b"1", b"2"]
-
-
 # --- rules ---
 
 
@@ -240,41 +231,6 @@ async def test_a_tampered_version_is_detected() -> None:
     with pytest.raises(BackendError, match="was changed"):
         await history.aread_version("/a", 1)
     assert (await history.arestore("/a", 1)).code == "backend_error"
-
-
-async def test_a_name_with_a_day_that_does_not_exist_hinders_nothing() -> None:
-    archive = MemoryBackend()
-    history = HistoryBackend(MemoryBackend(), archive)
-    await history.awrite("/a", "1")
-    await history.awrite("/a", "2", overwrite=True)
-    [kept] = (await archive.aglob("/.history/**/*-*")).matches or []
-    place = kept.path.rpartition("/")[0]
-    assert (await archive.awrite(place + f"/00000002-20261326T000000.000000Z-{'0' * 32}", "")).ok
-    assert (await history.awrite("/a", "3", overwrite=True)).ok
-    assert await contents(history, "/a") == [b"1", b"2"]
-
-
-async def test_histories_over_the_same_versions_share_the_numbering() -> None:
-    class Slow(WrapperBackend):
-        async def run(self, operation: Operation) -> Any:
-            await anyio.sleep(0.001)
-            return await super().run(operation)
-
-    memory, archive = MemoryBackend(), Slow(MemoryBackend())
-    histories = [HistoryBackend(memory, archive), HistoryBackend(WrapperBackend(memory), archive)]
-    await memory.awrite("/a", "start")
-
-    async def write(number: int) -> None:
-        assert (await histories[number % 2].awrite("/a", str(number), overwrite=True)).ok
-
-    async with anyio.create_task_group() as group:
-        for number in range(20):
-            group.start_soon(write, number)
-    versions = await histories[0].ahistory("/a")
-    assert [version.number for version in versions] == list(range(1, 21))
-    last = (await memory.adownload_files(["/a"]))[0].content
-    kept = [*await contents(histories[1], "/a"), last]
-    assert sorted(map(str, kept)) == sorted(map(str, [b"start", *(b"%d" % number for number in range(20))]))
 
 
 async def test_deleting_a_tree_during_writes_loses_no_version(history: HistoryBackend) -> None:

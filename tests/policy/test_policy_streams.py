@@ -14,7 +14,7 @@ import pytest
 from deepfs import CompositeBackend, FilesystemBackend, FilesystemPermission, MemoryBackend
 from deepfs.backends import filesystem, transfer
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.errors import BackendError, NotFoundError, NotSupportedError, PermissionDeniedError
+from deepfs.errors import BackendError, NotFoundError, PermissionDeniedError
 from deepfs.policy import (
     AuditedBackend,
     AuditRecord,
@@ -24,8 +24,6 @@ from deepfs.policy import (
     PermissionedBackend,
     QuotaBackend,
     RateLimit,
-    RateLimitError,
-    ReadOnlyBackend,
     TracedBackend,
     WrapperBackend,
     without_contents,
@@ -220,25 +218,6 @@ async def test_the_audit_log_has_one_entry_per_stream_with_the_bytes_transferred
     ]
 
 
-async def test_a_read_only_backend_allows_download_streams_only(tmp_path: Path) -> None:
-    disk = FilesystemBackend(tmp_path)
-    await disk.aupload_stream("/a.bin", Source(2))
-    source = Source(2)
-    assert (await ReadOnlyBackend(disk).aupload_stream("/b.bin", source)).error == "permission_denied"
-    assert (source.left, await received(ReadOnlyBackend(disk), "/a.bin")) == (2, 2 * MB)
-
-
-async def test_rate_limits_count_streams_as_uploads_and_downloads(tmp_path: Path) -> None:
-    backend = HookedBackend(FilesystemBackend(tmp_path), [RateLimit(1, 60, ["upload_files"])])
-    assert (await backend.aupload_stream("/a", Source(1))).error is None
-    assert (await backend.aupload_stream("/a", Source(1))).error == "permission_denied"
-    assert (await backend.aupload_files([("/a", b"")]))[0].error == "permission_denied"
-    backend = HookedBackend(backend, [RateLimit(1, 60, ["download_files"])])
-    await received(backend, "/a")
-    with pytest.raises(RateLimitError):
-        await received(backend, "/a")
-
-
 @pytest.mark.parametrize("contents", [True, False])
 async def test_hooks_see_a_stream_as_one_call(tmp_path: Path, contents: bool) -> None:
     seen: list[tuple[str, dict[str, Any], bool]] = []
@@ -324,34 +303,6 @@ async def test_a_file_that_changes_while_it_is_kept_is_a_conflict(tmp_path: Path
     assert (await backend.aupload_stream("/a", Source(1))).error == "conflict"
     assert (await disk.aread("/a")).file_data.content == "old"  # type: ignore[union-attr]
     assert await backend.ahistory("/a") == []
-
-
-async def test_overrides_of_uploads_and_downloads_apply_to_streams(tmp_path: Path) -> None:
-    class Marking(WrapperBackend):
-        async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-            return await super().aupload_files([(path, content + b"!") for path, content in files])
-
-    class SyncMarking(PermissionedBackend):
-        def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-            return super().upload_files([(path, content + b"!") for path, content in files])
-
-        def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-            return [FileDownloadResponse(path, b"none") for path in paths]
-
-    class Streaming(Marking):
-        async def aupload_stream(self, path: str, chunks: Any) -> FileUploadResponse:
-            raise NotSupportedError("Error: no streams")
-
-    async def one() -> AsyncIterator[bytes]:
-        yield b"a"
-
-    disk = FilesystemBackend(tmp_path)
-    for kind in (Marking, SyncMarking):
-        assert (await kind(disk).aupload_stream("/a", one())).error is None
-        assert await received(disk, "/a") == 2
-    assert [chunk async for chunk in SyncMarking(disk).adownload_stream("/a")] == [b"none"]
-    assert (await Streaming(disk).aupload_stream("/a", one())).error == "unsupported"
-    assert Marking.adownload_stream is WrapperBackend.adownload_stream
 
 
 async def test_a_dropped_download_stream_leaves_no_file_open(tmp_path: Path) -> None:

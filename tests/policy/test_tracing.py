@@ -11,7 +11,6 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import get_current_span
 
 from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.backends.local_shell import LocalShellBackend
@@ -145,28 +144,6 @@ async def test_a_cancelled_operation_and_a_stream_left_early_have_spans(recorder
     cancelled, _, left = recorder.figures
     assert cancelled[3] in ("CancelledError", "Cancelled")
     assert left == ("download_stream", "Waiting", 10, "ok")
-
-
-async def test_spans_are_nested_and_the_current_one_stays(recorder: Recorder) -> None:
-    seen: list[int] = []
-
-    class Inner(MemoryBackend):
-        async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
-            seen.append(get_current_span().get_span_context().span_id)
-            return await super().aread(path, offset, limit)
-
-    backend = recorder.over(inner := Inner())
-    await inner.awrite("/a", "x")
-    with recorder.tracer.start_as_current_span("turn") as turn:
-        await backend.aread("/a")
-        assert get_current_span() is turn
-        async for _ in backend.adownload_stream("/a"):
-            assert get_current_span() is turn
-    read = recorder.spans[0]
-    assert read.parent is not None
-    assert read.parent.span_id == turn.get_span_context().span_id
-    assert read.context is not None
-    assert seen == [read.context.span_id]
 
 
 async def test_paths_are_shown_on_request_and_can_be_exported(recorder: Recorder, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A wrapper forwards every operation once, with the capabilities of the inner backend."""
+"""A wrapper forwards every operation once, and none passes it by."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
@@ -8,21 +8,11 @@ import pytest
 
 from deepfs.backends.composite import CompositeBackend
 from deepfs.backends.memory import MemoryBackend
-from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol, supports_execute
 from deepfs.backends.wrapper import WrapperBackend
-from deepfs.errors import NotSupportedError, PermissionDeniedError
+from deepfs.errors import PermissionDeniedError
 from deepfs.operations import Operation
 from deepfs.policy import AuditedBackend
-from deepfs.types import ChangeEvent, ExecuteResponse, ReadResult, WriteResult
-
-
-class Commands(SandboxBackendProtocol, MemoryBackend):
-    """A memory backend that runs commands."""
-
-    id = "commands"
-
-    async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
-        return ExecuteResponse(f"{command} {timeout}", 0)
+from deepfs.types import ChangeEvent, ReadResult, WriteResult
 
 
 class Counting(MemoryBackend):
@@ -52,37 +42,6 @@ async def test_overrides_of_the_inner_backend_are_called_once() -> None:
     assert backend.write("/b", "x").ok
     assert backend.read("/b").ok
     assert within.hits == ["write", "read"] * 2
-
-
-def test_a_wrapper_has_the_capabilities_of_the_inner_backend() -> None:
-    assert WrapperBackend(Commands()).capabilities == Commands.capabilities
-    assert supports_execute(WrapperBackend(WrapperBackend(Commands())))
-    assert not supports_execute(WrapperBackend(MemoryBackend()))
-    assert WrapperBackend(MemoryBackend()).capabilities == Capabilities(watches=True)
-    assert WrapperBackend(Commands()).execute("echo", timeout=2).output == "echo 2"
-    with pytest.raises(NotSupportedError, match="MemoryBackend"):
-        WrapperBackend(MemoryBackend()).execute("echo")
-
-
-def test_a_wrapper_is_synchronous_if_the_inner_backend_is() -> None:
-    class Waits(MemoryBackend):
-        is_synchronous = False
-
-    assert WrapperBackend(MemoryBackend()).is_synchronous
-    assert not WrapperBackend(Waits()).is_synchronous
-    assert not Relaying(MemoryBackend()).is_synchronous, "a subclass with async code of its own may wait"
-
-
-@pytest.mark.anyio
-async def test_a_wrapper_is_bound_to_the_thread_of_the_inner_backend() -> None:
-    class Bound(MemoryBackend):
-        is_synchronous = False
-
-        def bound_to_this_thread(self) -> bool:
-            return True
-
-    with pytest.raises(RuntimeError, match=r"WrapperBackend\.aread"):
-        WrapperBackend(Bound()).read("/a")
 
 
 class Relaying(WrapperBackend):

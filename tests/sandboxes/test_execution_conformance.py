@@ -8,7 +8,6 @@ from deepfs.backends.composite import CompositeBackend
 from deepfs.backends.local_shell import LocalShellBackend
 from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.protocol import supports_execute
-from deepfs.errors import NotSupportedError
 from deepfs.policy import WrapperBackend
 from support.over_directory import OverDirectory
 
@@ -36,19 +35,6 @@ async def test_a_composite_runs_commands_in_its_default(tmp_path: Path) -> None:
     await tree.awrite("/memories/b.txt", "two")
     assert (await tree.aexecute("cat a.txt")).output == "one"
     assert (await WrapperBackend(tree).aexecute("ls", timeout=5)).output == "a.txt\n", "mounts are no files to commands"
-
-
-@pytest.mark.anyio
-async def test_a_composite_without_an_executing_default_does_not_run_commands(tmp_path: Path) -> None:
-    tree = CompositeBackend(MemoryBackend(), {"/shell/": LocalShellBackend(tmp_path)})
-    assert not supports_execute(tree)
-    with pytest.raises(NotSupportedError):
-        await tree.aexecute("true")
-
-
-def test_commands_run_synchronously(tmp_path: Path) -> None:
-    tree = CompositeBackend(LocalShellBackend(tmp_path), {})
-    assert tree.execute("echo one").output == "one\n"
 
 
 @pytest.mark.anyio

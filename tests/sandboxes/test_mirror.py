@@ -138,24 +138,6 @@ async def test_agents_of_a_process_do_not_remove_each_others_files(tmp_path: Pat
 
 
 @pytest.mark.anyio
-async def test_a_change_notices_that_the_sandbox_is_another_one(tmp_path: Path) -> None:
-    copied = await Copied.begun(tmp_path)
-    await copied.run("rm -r skills")
-    assert await copied.update(CHANGED) == []
-    assert await copied.skills() == ["./.deepfs-files", "./pdf/a.sh", "./pdf/b.txt"]
-    assert await copied.run("skills/pdf/a.sh; cat skills/pdf/b.txt") == "a\nchanged"
-
-
-@pytest.mark.anyio
-async def test_modes_are_repaired_by_the_next_process(tmp_path: Path) -> None:
-    copied = await Copied.begun(tmp_path)
-    await copied.run("chmod 600 skills/pdf/a.sh")
-    copied.restarted()
-    await copied.update(BOTH)
-    assert await copied.run("skills/pdf/a.sh") == "a\n"
-
-
-@pytest.mark.anyio
 async def test_an_archive_that_cannot_be_unpacked_is_removed(tmp_path: Path) -> None:
     copied = await Copied.begun(tmp_path)
     await copied.run("rm skills/.deepfs-files; mkdir -p skills/.deepfs-files/x")

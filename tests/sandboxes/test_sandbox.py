@@ -1,7 +1,6 @@
 """BaseSandbox: commands per operation, content of any size, and names that try to break out."""
 
 import os
-import shutil
 from base64 import b64encode
 from collections.abc import Iterator
 from hashlib import sha256
@@ -13,7 +12,7 @@ import anyio.to_thread
 import pytest
 
 from deepfs import CompositeBackend, FilesystemBackend, MemoryBackend
-from deepfs.errors import BackendError
+from deepfs.errors import BackendError, InvalidPathError
 from deepfs.sandboxes.answers import tree_listing
 from deepfs.sandboxes.base import BaseSandbox
 from deepfs.sandboxes.wire import Records
@@ -217,43 +216,24 @@ async def test_moving_a_file_onto_itself_keeps_it(sandbox: LocalSandbox) -> None
     assert [(await sandbox.amove("/nowhere", "/missing")).code for _ in range(2)] == ["file_not_found"] * 2
 
 
-async def test_the_root_may_be_that_of_the_system(tmp_path: Path) -> None:
-    class Whole(LocalSandbox):
-        def __init__(self) -> None:
-            super().__init__(Path("/"))
-
-    entries = {entry.path for entry in assert_ok(await Whole().als("/")).entries or ()}
-    assert {"/usr/", "/etc/", "/proc/"} <= entries
-    await anyio.to_thread.run_sync((tmp_path / "a.txt").touch)
-    found = assert_ok(await Whole().aglob("*.txt", str(tmp_path))).matches or []
-    assert [info.path for info in found] == [f"{tmp_path}/a.txt"]
+async def test_paths_of_commands_are_those_of_files_beneath_the_root() -> None:
+    box = Broken(ExecuteResponse("", 0), "/work")
+    for given, path in (("/work/a", "/a"), ("b", "/b"), ("/work", "/"), ("/work/", "/")):
+        assert box.virtual_path(given) == path
+    for outside in ("/etc", "/workbench", "../etc", "/"):
+        with pytest.raises(InvalidPathError):
+            box.virtual_path(outside)
+    assert Broken(ExecuteResponse("", 0)).virtual_path("/etc") == "/etc"
 
 
 # --- broken sandboxes -------------------------------------------------------------------------------------------------
 
 
-async def test_a_subclass_need_not_call_the_constructor(tmp_path: Path) -> None:
-    class Bare(BaseSandbox):
-        id = "bare"
-
-        def __init__(self, local: LocalSandbox) -> None:
-            self.local = local
-
-        async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
-            return await self.local.aexecute(command, timeout=timeout)
-
-    sandbox, file = Bare(LocalSandbox(tmp_path)), str(tmp_path / "a.txt")
-    assert_ok(await sandbox.awrite(file, "one\n"))
-    assert_ok(await sandbox.aedit(file, "one", "two"))
-    assert content_of(await sandbox.aread(file)) == "two\n"
-    assert [match.path for match in assert_ok(await sandbox.agrep("two", str(tmp_path))).matches or []] == [file]
-
-
 class Broken(BaseSandbox):
     """A sandbox that gives the same response to each command."""
 
-    def __init__(self, response: ExecuteResponse) -> None:
-        super().__init__()
+    def __init__(self, response: ExecuteResponse, root: str = "/") -> None:
+        super().__init__(root)
         self.response = response
 
     @property
@@ -307,21 +287,6 @@ async def test_a_damaged_response_is_detected(tmp_path: Path) -> None:
             return ExecuteResponse("\n".join(lines), response.exit_code)
 
     assert "damaged" in ((await Damaging(tmp_path).als("/")).error or "")
-
-
-@pytest.fixture
-def with_old_python(tmp_path: Path, busybox: str) -> LocalSandbox:
-    tools = Path(shutil.copytree(busybox, tmp_path / "tools", symlinks=True))
-    old = tools / "python3"
-    old.write_text("#!/bin/sh\necho SyntaxError: invalid syntax >&2\nexit 1\n")
-    old.chmod(0o755)
-    return LocalSandbox(tmp_path / "root", str(tools))
-
-
-async def test_without_a_suitable_python_the_shell_script_is_used(with_old_python: LocalSandbox) -> None:
-    assert_ok(await with_old_python.awrite("/a.txt", "one"))
-    assert content_of(await with_old_python.aread("/a.txt")) == "one"
-    assert with_old_python.commands == 2
 
 
 # --- moves to and from another storage ---

@@ -100,7 +100,6 @@ class RandomGraph:
         self.invocations = 0
         self.files: dict[str, Any] = {"/untouched": data("untouched")}
         self.count = 0
-        self.parts: list[str] = []
         builder: Any = StateGraph(State)
         self.steps(builder, "", self.random.randint(1, 3), depth=0, taken=None)
         self.builder = builder
@@ -172,7 +171,6 @@ class RandomGraph:
         kind = self.random.choice(["node", "node", "hand", "both", "tools", "subgraph", "called"])
         if kind in ("subgraph", "called") and depth == 2:
             kind = "node"
-        self.parts.append(kind)
         if kind in ("subgraph", "called"):
             inner: Any = StateGraph(State)
             outer = [*(taken or ()), *((paths, {}) for paths, _ in shared)]

@@ -30,7 +30,7 @@ OF_OTHER_TESTS: Final = {
     "live, after a retry and after a resume.": "test_an_interrupted_node_takes_effect_once",
     "Where two collide, one takes effect": "test_exactly_one_of_twenty_colliding_threads_succeeds",
     "Whole dicts of files that nodes and subgraphs return undo nothing": "test_whole_maps_of_parallel_tasks_are_merged",
-    "Every operation is judged by one function": "test_symlinks_to_denied_paths_are_denied",
+    "Every operation is checked by one function": "test_symlinks_to_denied_paths_are_denied",
 }
 """The same of promises that tests of other directories keep."""
 

@@ -32,9 +32,7 @@ def test_a_tool_that_does_not_exist_is_told() -> None:
 
 
 def test_sources_that_do_not_exist_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    agent = create(
-        skills=["/skills"], memory=["/AGENTS.md"], middleware=[FilesystemMiddleware(backend=MemoryBackend())]
-    )
+    agent = create(skills=["/skills"], memory=["/AGENTS.md"])
     with caplog.at_level(logging.WARNING, "deepfs"):
         for _ in range(2):
             agent.invoke({"messages": [("user", "go on")]})

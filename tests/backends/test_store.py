@@ -59,7 +59,7 @@ async def test_namespaces_with_dots_do_not_collide_with_others() -> None:
 
 
 def test_a_bad_namespace_or_format_is_refused_at_construction() -> None:
-    wrong: list[Any] = [(), "fs", ("",), ("a", ""), ("a*",), ("a b",), ("a/b",), ("é",), (1,), ("a!b",)]
+    wrong: list[Any] = [(), "fs", ("",), ("a", ""), ("a\n",), ("a\0",), ("\ud800",), (1,)]
     for namespace in wrong:
         with pytest.raises(ValueError, match="namespace"):
             StoreBackend(InMemoryStore(), namespace=namespace)

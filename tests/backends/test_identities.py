@@ -1,6 +1,5 @@
 """Identities of users as namespaces: whatever a provider calls its users, each has files of their own."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -9,7 +8,6 @@ import pytest
 from langgraph.store.memory import InMemoryStore
 
 from deepfs import SqliteBackend, StoreBackend
-from deepfs.backends.protocol import BackendProtocol
 
 IDENTITIES = (
     *("auth0|5f7c", "auth0%7C5f7c", "google-oauth2|105", "https://issuer.example/u1", "ada@example.org", "org/team"),
@@ -20,7 +18,7 @@ IDENTITIES = (
 @pytest.mark.parametrize("kind", ["sqlite", "store"])
 def test_each_identity_has_files_of_its_own(kind: str, tmp_path: Path) -> None:
     store = InMemoryStore()
-    opened: dict[str, Callable[[Any], BackendProtocol]] = {
+    opened: dict[str, Any] = {
         "sqlite": lambda namespace: SqliteBackend(tmp_path / "files.db", namespace=namespace),
         "store": lambda namespace: StoreBackend(store, namespace=namespace),
     }

@@ -70,7 +70,7 @@ def test_a_bad_namespace_or_format_is_refused_at_construction() -> None:
 async def test_a_failing_namespace_factory_is_an_error_and_changes_nothing() -> None:
     store = InMemoryStore()
     factories: list[Any] = [
-        lambda _: ("a*",),
+        lambda _: ("a\0",),
         lambda _: (),
         lambda _: "fs",
         lambda rt: (rt.context.user,),

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from deepfs.backends.protocol import BackendProtocol, as_backend, chooses_by_caller, close_each
+from deepfs.backends.protocol import BackendProtocol, as_backend, close_each, parts_by_caller
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import (
     BackendError,
@@ -137,7 +137,8 @@ class HistoryBackend(WrapperBackend):
         super().__init__(files if versions is not None else _without(files, self._directory))
         self._beneath = files
         self._versions = files if versions is None else as_backend(versions)
-        if chooses_by_caller(files) and not chooses_by_caller(self._versions):
+        files_by_caller = parts_by_caller(files, "namespace", "backend")
+        if files_by_caller and not parts_by_caller(self._versions, "namespace", "backend"):
             raise ValueError(
                 "the versions of all callers of a factory, of a namespace or of backends, would lie in one place: "
                 "leave out `versions`, or give it a factory too"

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from langchain_core.language_models import BaseChatModel
@@ -18,7 +19,7 @@ from deepfs.middleware._base import (
     create_agent,
     resolve_backend,
 )
-from deepfs.middleware.approvals import ANSWER_FORM, ApprovalMiddleware, ask_once
+from deepfs.middleware.approvals import ANSWER_FORM, ApprovalMiddleware, ask_once, warn_of_unknown_tools
 from deepfs.middleware.arguments import TOOL_NAMES
 from deepfs.middleware.async_subagents import AsyncSubAgentMiddleware, has_parent, wake_parent_at_end
 from deepfs.middleware.delegation import (
@@ -160,11 +161,14 @@ def create_deep_agent(
         given=list(middleware),
     )
     prompt = system_prompt_of(profile, system_prompt)
+    stack = parts.stack(subagents, interrupt_on, schema, prompt)
+    if interrupt_on:
+        warn_of_unknown_tools(interrupt_on, _all_tools(parts.tools, stack, subagents or ()))
     graph = create_agent(
         chat_model,
         tools=parts.tools,
         system_prompt=prompt,
-        middleware=parts.stack(subagents, interrupt_on, schema, prompt),
+        middleware=stack,
         response_format=response_format,
         state_schema=schema,
         context_schema=context_schema,
@@ -394,6 +398,14 @@ class _Parts:
 
 def _apply_rules(files: BackendProtocol, rules: Sequence[FilesystemPermission]) -> BackendProtocol:
     return PermissionedBackend(files, rules) if rules else files
+
+
+def _all_tools(tools: Sequence[Any], stack: Sequence[Middleware], subagents: Sequence[Any]) -> list[Any]:
+    """The tools of an agent with this middleware, and those that its subagents name."""
+    specs: list[Mapping[str, Any]] = [spec for spec in subagents if isinstance(spec, Mapping)]
+    given = [*tools, *chain.from_iterable(spec.get("tools") or () for spec in specs)]
+    owners = [*stack, *chain.from_iterable(spec.get("middleware") or () for spec in specs)]
+    return [*given, *chain.from_iterable(getattr(each, "tools", ()) for each in owners)]
 
 
 def _in_background(subagents: Sequence[AsyncSubAgent]) -> list[Middleware]:

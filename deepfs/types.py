@@ -9,7 +9,7 @@ Results carry `error` and `code` on failure; their payload is then None, except 
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
 from typing import Any, Generic, Literal, TypeAlias, cast
 
-from msgspec import Struct, ValidationError, convert, field
+from msgspec import Struct, ValidationError, convert, field, to_builtins
 from msgspec.structs import fields, replace
 
 # As in `typing` since Python 3.13, with a default.
@@ -53,7 +53,29 @@ ChangeKind: TypeAlias = Literal["created", "modified", "deleted", "resync"]
 TruncationReason: TypeAlias = Literal["unreadable", "transport", "budget"]
 
 
-class Record(Struct, frozen=True, eq=False, omit_defaults=True):
+class _Encodable:
+    """What pydantic encodes and reads, and with it FastAPI: an object of the fields that are set."""
+
+    __slots__ = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields that are set, with dicts and lists for all within, as `json` takes them. Bytes become base64."""
+        return {name: value for name, value in to_builtins(self).items() if value is not None}
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """The schema of the class in a model or an endpoint, as pydantic asks for it."""
+        from pydantic_core import core_schema  # Only where pydantic asks.
+
+        return core_schema.no_info_plain_validator_function(
+            lambda given: given if isinstance(given, cls) else convert(given, cls),
+            serialization=core_schema.plain_serializer_function_ser_schema(
+                _Encodable.to_dict, return_schema=core_schema.dict_schema()
+            ),
+        )
+
+
+class Record(_Encodable, Struct, frozen=True, eq=False, omit_defaults=True):
     """An immutable Struct that is also a Mapping of its set fields."""
 
     __repr__ = struct_repr
@@ -172,7 +194,7 @@ class FileDataV2(Record, frozen=True, eq=False):
 FileData: TypeAlias = FileDataV2
 
 
-class _Coded(Struct, kw_only=True, dict=True):
+class _Coded(_Encodable, Struct, kw_only=True, dict=True):
     code: ErrorCode | None = None
     """The machine-readable condition of `error`."""
 
@@ -192,6 +214,15 @@ class Result(_Coded, Generic[_PayloadT]):
     def ok(self) -> bool:
         """Whether the operation succeeded."""
         return self.error is None
+
+    def keys(self) -> list[str]:
+        """The names of the fields that are set, so that `dict(result)` has these."""
+        return [name for name in self.__struct_fields__ if getattr(self, name) is not None]
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.__struct_fields__:
+            raise KeyError(name)
+        return getattr(self, name)
 
     def unwrap(self) -> _PayloadT:
         """Return the payload: what was listed, read or found, or the path that was changed.
@@ -339,7 +370,7 @@ class DeleteResult(Result[str]):
     path: str | None = None
 
 
-class ExecuteResponse(Struct):
+class ExecuteResponse(_Encodable, Struct):
     """The output of a command, stdout and stderr together.
 
     `exit_code` is None if the command was stopped. If its time was up, `timed_out` is the number of seconds, and
@@ -389,7 +420,7 @@ class Capabilities(Struct, frozen=True):
     use the storage."""
 
 
-class FileUploadResponse(Struct):
+class FileUploadResponse(_Encodable, Struct):
     """The outcome of one upload; `error` is the bare error code."""
 
     path: str
@@ -408,7 +439,7 @@ class FileUploadResponse(Struct):
         return self.path
 
 
-class FileDownloadResponse(Struct):
+class FileDownloadResponse(_Encodable, Struct):
     """The outcome of one download; `error` is the bare error code."""
 
     path: str

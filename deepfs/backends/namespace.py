@@ -1,9 +1,9 @@
 """Namespaces of a LangGraph store: their validation, and how a backend gets its own."""
 
-import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import quote
 
 from deepfs.errors import BackendError, DeepFSError
 
@@ -23,22 +23,23 @@ __all__ = [
 Namespace: TypeAlias = tuple[str, ...]
 NamespaceFactory: TypeAlias = Callable[["Runtime[Any]"], Sequence[str]]
 
-_COMPONENT = re.compile(r"[A-Za-z0-9\-_.@+:~]+")
+_PLAIN = "@+:"
+"""What a stored name holds beside letters, digits and `-_.~`; all else is escaped as in a URL."""
 
 _DOT = "!"
 """Replaces a dot, which stores refuse in a label. No component contains it, so different names stay different."""
 
 
 def check_namespace(given: object) -> Namespace:
-    """Return `given` as a namespace. Raises ValueError unless it is a valid one."""
+    """Return `given` as it is stored: `auth0|ada` is `auth0%7Cada`. Raises ValueError if it is no namespace."""
     if isinstance(given, str) or not isinstance(given, Sequence) or not given:
         raise ValueError(f"a namespace is a non-empty tuple of strings, not {given!r}")
     for component in given:
-        if not isinstance(component, str) or not _COMPONENT.fullmatch(component):
+        if not isinstance(component, str) or not component or not component.isprintable():
             raise ValueError(
-                f"namespace component {component!r} is refused: it must be a string of letters, digits and -_.@+:~"
+                f"namespace component {component!r} is refused: it must be a string of printable characters"
             )
-    return tuple(given)
+    return tuple(quote(component, safe=_PLAIN) for component in given)
 
 
 def check_legacy_namespace(given: object) -> Namespace:

@@ -89,7 +89,6 @@ __all__ = [
     "SyncCommands",
     "WriteResult",
     "as_backend",
-    "chooses_by_caller",
     "close_each",
     "execute_accepts_timeout",
     "supports_execute",
@@ -162,8 +161,8 @@ class BackendProtocol(SyncSurface):
     """Operations that block there: as `_runs_inline`, but not in the thread of a caller that runs an event loop."""
     _is_v1: bool = False
     """Whether its sync methods are those of V1."""
-    _chooses_by_caller: bool = False
-    """Whether a factory, of namespaces or backends, decides by the caller which files it has."""
+    _chosen_by_caller: Literal["namespace", "backend"] | None = None
+    """What a factory decides by the caller, if there is one: the namespace, or the whole backend."""
     _is_layer: bool = False
     """Whether it stands before another backend, to which it passes on what it does not override."""
 
@@ -715,11 +714,12 @@ def supports_execute(backend: object) -> bool:
     return isinstance(capabilities, Capabilities) and capabilities.executes
 
 
-def chooses_by_caller(backend: object) -> bool:
-    """Whether a factory, of namespaces or backends, decides by the caller which files a backend or its parts have."""
+def parts_by_caller(backend: object, *chosen: Literal["namespace", "backend"]) -> list[BackendProtocol]:
+    """The parts of a backend, or itself, of which a factory decides by the caller what they are `chosen` for."""
     if not isinstance(backend, BackendProtocol):
-        return False
-    return backend._chooses_by_caller or any(map(chooses_by_caller, backend.inner_backends()))
+        return []
+    own = [backend] if backend._chosen_by_caller in chosen else []
+    return [*own, *(part for inner in backend.inner_backends() for part in parts_by_caller(inner, *chosen))]
 
 
 def execute_accepts_timeout(cls: type[Any]) -> bool:

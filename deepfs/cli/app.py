@@ -126,7 +126,7 @@ def mcp(
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Write a script by which a shell completes the commands of deepfs.
+    """Write a script by which a shell completes the commands of deepfs, and local files.
 
     \b
     For bash, add this line to ~/.bashrc:

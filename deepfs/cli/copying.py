@@ -31,6 +31,7 @@ from deepfs.backends.transfer import (
 )
 from deepfs.cli.screen import count_noun
 from deepfs.cli.session import (
+    ADDRESS,
     AddressedPlace,
     Session,
     describe_error,
@@ -82,7 +83,7 @@ def _shared_options(function: CallableT) -> CallableT:
         click.option("-u", "--update", is_flag=True, help="Leave files alone that are as new as the source, or newer."),
         click.option("-n", "--no-clobber", is_flag=True, help="Leave files alone that are there."),
         click.option("-f", "--force", is_flag=True, help="Replace files that are there; this is the default."),
-        click.argument("given", metavar="SOURCE... TARGET", nargs=-1, required=True, callback=not_empty),
+        click.argument("given", type=ADDRESS, metavar="SOURCE... TARGET", nargs=-1, required=True, callback=not_empty),
     ):
         function = option(function)
     return function

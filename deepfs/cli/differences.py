@@ -8,7 +8,7 @@ import anyio
 import click
 from anyio import to_thread
 
-from deepfs.cli.session import AddressedPlace, Session, in_session, json_option, not_empty, run_command
+from deepfs.cli.session import ADDRESS, AddressedPlace, Session, in_session, json_option, not_empty, run_command
 from deepfs.errors import DeepFSError, ErrorCode
 from deepfs.storage.gathering import gather_each, in_batches
 from deepfs.text import paths
@@ -68,8 +68,8 @@ async def _place_patch(place: AddressedPlace, patch: FilePatch) -> FilePatch:
 
 
 @click.command()
-@click.argument("old", metavar="ADDRESS", callback=not_empty)
-@click.argument("new", metavar="ADDRESS", callback=not_empty)
+@click.argument("old", type=ADDRESS, metavar="ADDRESS", callback=not_empty)
+@click.argument("new", type=ADDRESS, metavar="ADDRESS", callback=not_empty)
 @click.option("-q", "--brief", is_flag=True, help="Write only which files differ.")
 @json_option
 @in_session(trouble=2, pages=True)

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 import anyio
 import click
 from anyio.abc import TaskStatus
+from click.shell_completion import CompletionItem
 from msgspec import json
 
 from deepfs._brief import address as shown_url
@@ -275,12 +276,29 @@ def not_empty(context: click.Context, parameter: click.Parameter, given: Any) ->
     return given
 
 
+class _Address(click.ParamType[str]):
+    """An address in the arguments; shells complete the names of local files."""
+
+    name = "address"
+
+    def shell_complete(
+        self, context: click.Context, parameter: click.Parameter, incomplete: str
+    ) -> list[CompletionItem[str]]:
+        return [CompletionItem(incomplete, type="file")]
+
+
+ADDRESS: Final = _Address()
+
 json_option: Final = click.option("--json", is_flag=True, help="Write JSON, one value a line.")
 hidden_option: Final = click.option(
     "-a", "--all", "hidden", is_flag=True, help="Show names that start with a dot, too."
 )
 if_match_option: Final = click.option("--if-match", metavar="VERSION", help="Only if the file has this version.")
-address_argument: Final = click.argument("address", metavar="ADDRESS", callback=not_empty)
-addresses_argument: Final = click.argument("addresses", metavar="[ADDRESS]...", nargs=-1, callback=not_empty)
-files_argument: Final = click.argument("files", metavar="ADDRESS...", nargs=-1, required=True, callback=not_empty)
-directory_argument: Final = click.argument("address", metavar="[ADDRESS]", default="")
+address_argument: Final = click.argument("address", type=ADDRESS, metavar="ADDRESS", callback=not_empty)
+addresses_argument: Final = click.argument(
+    "addresses", type=ADDRESS, metavar="[ADDRESS]...", nargs=-1, callback=not_empty
+)
+files_argument: Final = click.argument(
+    "files", type=ADDRESS, metavar="ADDRESS...", nargs=-1, required=True, callback=not_empty
+)
+directory_argument: Final = click.argument("address", type=ADDRESS, metavar="[ADDRESS]", default="")

@@ -35,7 +35,7 @@ class FactoryBackend(BackendProtocol):
         factory: The factory. It is called in the task that awaits the operation.
     """
 
-    _chooses_by_caller = True
+    _chosen_by_caller = "backend"
     capabilities: Capabilities = Capabilities(has_links=True)  # It is not known before a call.
 
     def __init__(self, factory: BackendFactory) -> None:

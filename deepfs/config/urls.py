@@ -292,15 +292,8 @@ def _postgres(url: _Url) -> BackendProtocol:
 def _object_store(url: _Url) -> BackendProtocol:
     from deepfs.backends.object_store import ObjectStoreBackend
 
-    options: dict[str, Any] = dict(url.options)
-    client = {name: options.pop(name) for name in _CLIENT_OPTIONS if name in options}
-    if client:
-        options["client_options"] = client
+    options: dict[str, Any] = url.options
     return ObjectStoreBackend(f"{url.scheme}://{url.location}", **options)
-
-
-_CLIENT_OPTIONS: Final = ("allow_http", "allow_invalid_certificates", "connect_timeout", "proxy_url", "timeout")
-"""What the driver calls options of the client, not of the store."""
 
 
 def _fsspec(url: _Url) -> BackendProtocol:

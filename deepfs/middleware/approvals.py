@@ -1,10 +1,12 @@
 """Middleware that asks a person before a tool runs, and which calls it asks about."""
 
+import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from copy import copy
+from difflib import get_close_matches
 from functools import partial
 from json import dumps
 from traceback import walk_tb
@@ -37,7 +39,7 @@ from deepfs.middleware._base import (
 )
 from deepfs.middleware._messages import ToolResult
 from deepfs.middleware.approved import Approval, hold_to
-from deepfs.middleware.arguments import canonical_arguments
+from deepfs.middleware.arguments import TOOL_NAMES, canonical_arguments
 from deepfs.middleware.filesystem import FilesystemMiddleware, rename_arguments
 from deepfs.middleware.patch_tool_calls import give_ids
 from deepfs.middleware.previews import COMPOUND_TOOLS, equivalent_calls, preview_call
@@ -47,7 +49,7 @@ from deepfs.storage.gathering import gather
 from deepfs.text.lines import digest
 from deepfs.text.visible import one_line
 
-__all__ = ["ANSWER_FORM", "ApprovalMiddleware", "ask_once"]
+__all__ = ["ANSWER_FORM", "ApprovalMiddleware", "ask_once", "warn_of_unknown_tools"]
 
 
 InterruptOn = Mapping[str, bool | InterruptOnConfig]
@@ -165,6 +167,24 @@ def with_similar_tools(interrupt_on: InterruptOn) -> dict[str, bool | InterruptO
         if asked and name not in interrupt_on:
             extended[name] = _similar_config(asked)
     return extended
+
+
+def warn_of_unknown_tools(interrupt_on: InterruptOn, tools: Iterable[Any]) -> None:
+    """Warn of names in `interrupt_on` that are of none of the `tools`, nor of a file tool that may not be offered.
+
+    It is no error: middleware may add a tool to a call of the model.
+    """
+    names = {*TOOL_NAMES, *COMPOUND_TOOLS, *map(_tool_name, tools)}
+    for name in interrupt_on.keys() - names:
+        similar = "".join(f"; did you mean {each!r}?" for each in get_close_matches(name, names, n=1, cutoff=0.5))
+        warnings.warn(f"interrupt_on: no tool is named {name!r}, so nobody is asked{similar}", stacklevel=3)
+
+
+def _tool_name(tool: Any) -> str:
+    if isinstance(tool, Mapping):
+        tool = tool.get("function", tool)
+        return str(tool.get("name", ""))
+    return str(getattr(tool, "name", getattr(tool, "__name__", "")))
 
 
 def _similar_config(asked: InterruptOn) -> InterruptOnConfig:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from functools import partial
+from logging import getLogger
 from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired, TypedDict
 
 from langchain_core.messages import SystemMessage
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from deepfs.backends.protocol import BackendProtocol
 
 __all__ = ["MEMORY_SYSTEM_PROMPT", "MemoryMiddleware", "MemoryState", "MemoryStateUpdate"]
+
+_log = getLogger("deepfs")
 
 _LINES = 2_000
 _MAX_CHARS = 40_000
@@ -93,6 +96,7 @@ class MemoryMiddleware(AgentMiddleware[Any, Any, Any]):
         self.sources: list[str] = [check_string("a path of sources", path) for path in sources]
         self.system_prompt: str | None = check_template(system_prompt, ["agent_memory"])
         self._add_cache_control = add_cache_control
+        self._missing: set[str] = set()
 
     def before_agent(self, state: Any, runtime: Any, config: RunnableConfig | None = None) -> dict[str, Any] | None:
         """Put the texts into the state if `system_prompt` is None."""
@@ -128,7 +132,12 @@ class MemoryMiddleware(AgentMiddleware[Any, Any, Any]):
     async def _prepare(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
         system = request.system_message
         if self.system_prompt is not None:
-            shown = [_show(path, await self.backend.aread(path, 0, _LINES)) for path in self.sources]
+            reads = [(path, await self.backend.aread(path, 0, _LINES)) for path in self.sources]
+            shown = [_show(path, read) for path, read in reads]
+            missing = {path for path, read in reads if read.code is ErrorCode.FILE_NOT_FOUND}
+            for path in missing - self._missing:  # Told once: the agent may be meant to write it.
+                _log.warning("there is no memory file at %s yet", one_line(path))
+            self._missing |= missing
             system = with_prompt(system, self.system_prompt.format(agent_memory="\n\n".join(shown)))
         has_breakpoint = self._add_cache_control and is_of(request.model, "langchain_anthropic", "ChatAnthropic")
         if has_breakpoint and count_breakpoints(request) < MAX_BREAKPOINTS:

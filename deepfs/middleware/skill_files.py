@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from hashlib import sha256
+from logging import getLogger
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from typing_extensions import TypedDict
@@ -22,6 +23,8 @@ from deepfs.sync import in_thread
 from deepfs.text import paths
 from deepfs.text.visible import display_path, one_line, without_tags
 from deepfs.types import FileInfo, GlobResult, convert_failure, error_from
+
+_log = getLogger("deepfs")
 
 MAX_SKILL_FILE_SIZE: Final = 10 * 1024 * 1024
 """The largest SKILL.md, in bytes."""
@@ -355,6 +358,7 @@ class SkillReader:
         self._backend = backend
         self._has_links = _keeps_directories(backend)
         self._seen: dict[tuple[Any, str], _Seen] = {}
+        self._missing: set[str] = set()
 
     async def read(self, source: str, *, with_files: bool = False) -> Source:
         """List a source and return its skills; read only the files that changed.
@@ -372,6 +376,9 @@ class SkillReader:
         warnings: list[str] = []
         found = await self._list_files(source, "*" if with_files else f"*/{SKILL_FILE}", warnings)
         if found is None:
+            if source not in self._missing:  # Told once: the directory may be meant to come later.
+                self._missing.add(source)
+                _log.warning("there is no directory of skills at %s", one_line(source))
             return Source(source)
         is_whole = not warnings
         wanted = {path: info for path, info in found.items() if self._is_fit(path, info, source, warnings)}

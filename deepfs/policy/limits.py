@@ -3,13 +3,14 @@
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from copy import copy
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from deepfs._brief import arguments
-from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol, Capabilities, chooses_by_caller
+from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol, Capabilities, parts_by_caller
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import NotSupportedError, PermissionDeniedError, QuotaExceededError
 from deepfs.operations import Batch, Execute, ListTree, Operation
@@ -19,6 +20,7 @@ from deepfs.sync import OPERATIONS
 from deepfs.text import paths
 from deepfs.text.arguments import check_callable, check_integer
 from deepfs.threads.forks import ForkSafeLock
+from deepfs.threads.locks import path_locks
 
 # --- no changes ------------------------------------------------------------------------------------------------------
 
@@ -163,8 +165,9 @@ class QuotaBackend(ChangePolicy):
     Each hard link of a file counts; symlinks and directories do not. A copy of symlinks to files reserves room for the
     content of these files. A move between mounts briefly stores the files twice, which is not counted.
 
-    What `StateBackend` has depends on the thread of the graph, and all threads together would share one count: over it,
-    make a quota, and a graph with it, for each thread.
+    Where `inner` has a factory for its namespace, each namespace has the whole quota for itself, and is counted by
+    itself. What `StateBackend` has depends on the thread of the graph, and all threads together would share one count:
+    over it, make a quota, and a graph with it, for each thread.
 
     Args:
         inner: The storage. Put policies that hide files before this one, not behind it.
@@ -173,8 +176,8 @@ class QuotaBackend(ChangePolicy):
 
     Raises:
         TypeError: A limit is no integer.
-        ValueError: A limit is negative, or none is given; or `inner` is a factory or has one for its namespace, since
-            the files of all its callers would be counted together. Make a backend and a quota for each namespace.
+        ValueError: A limit is negative, or none is given; or `inner` is a factory of backends, since the files of all
+            its callers would be counted together.
     """
 
     is_synchronous: bool = True
@@ -183,13 +186,18 @@ class QuotaBackend(ChangePolicy):
     def __init__(self, inner: BACKEND_TYPES, max_bytes: int | None = None, max_files: int | None = None) -> None:
         super().__init__(inner)
         _check_limits(max_bytes=max_bytes, max_files=max_files)
-        if chooses_by_caller(self.inner):
+        self._by_caller = parts_by_caller(self.inner, "namespace")
+        if parts_by_caller(self.inner, "backend"):
             raise ValueError(
-                "a quota over a factory, of a namespace or of backends, would count the files of all callers together: "
-                "make a backend with a fixed namespace, and a quota over it, for each of them"
+                "a quota over a factory of backends would count the files of all callers together: "
+                "make a backend with a factory for its namespace, and a quota over it"
             )
         self._max_bytes = max_bytes
         self._max_files = max_files
+        self._of_callers: dict[Hashable, QuotaBackend] = {}
+        self._start()
+
+    def _start(self) -> None:
         self._lock = ForkSafeLock()
         self._used = Usage(0, 0)
         """Includes the reserved room."""
@@ -198,14 +206,28 @@ class QuotaBackend(ChangePolicy):
         self._last_count: object = None
         self._process = os.getpid()
 
+    async def _quota(self) -> "QuotaBackend":
+        """The quota of the caller: another object for each combination of namespaces."""
+        if not self._by_caller:
+            return self
+        place = tuple([(await part.astorage_place("/")).keys for part in self._by_caller])
+        if place not in self._of_callers:
+            made = copy(self)
+            made._by_caller = []
+            made._locks = path_locks(("changes", id(made)))
+            made._start()
+            self._of_callers.setdefault(place, made)
+        return self._of_callers[place]
+
     async def ausage(self) -> Usage:
         """Return what is stored, with the room reserved for changes in progress.
 
         Raises:
             DeepFSError: The files cannot be listed.
         """
-        await self._count()
-        return self._used
+        quota = await self._quota()
+        await quota._count()
+        return quota._used
 
     async def arecount(self) -> Usage:
         """Wait for the changes in progress, count the files again, and return what is stored.
@@ -213,7 +235,7 @@ class QuotaBackend(ChangePolicy):
         Raises:
             DeepFSError: The files cannot be listed; the old count stays.
         """
-        self._wanted_count = object()
+        (await self._quota())._wanted_count = object()
         return await self.ausage()
 
     async def _count(self) -> None:
@@ -235,6 +257,8 @@ class QuotaBackend(ChangePolicy):
         await self._count()
 
     async def run(self, operation: Operation) -> Any:
+        if self._by_caller and (operation.changes or isinstance(operation, Execute)):
+            return await (await self._quota()).run(operation)
         try:
             return await super().run(operation)
         finally:

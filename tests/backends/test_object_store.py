@@ -111,6 +111,16 @@ async def test_errors_show_neither_addresses_nor_secrets(s3_server: S3Server, ca
     assert "a-secret-key" not in shown + repr([vars(backend), vars(backend._client), vars(backend._keys)])
 
 
+def test_options_of_the_client_stand_beside_those_of_the_store(s3_server: S3Server) -> None:
+    options = {"allow_http": True, "timeout": "20s", **s3_server.options()}
+    for backend in (
+        S3Backend(BUCKET, endpoint_url=s3_server.url, **options),
+        S3Backend(BUCKET, endpoint=s3_server.url, client_options={"connect_timeout": "2s"}, **s3_server.options()),
+        ObjectStoreBackend(f"s3://{BUCKET}", endpoint=s3_server.url, **options),
+    ):
+        assert backend.ls("/").ok
+
+
 async def test_prefixes_that_overlap_are_one_place(s3_server: S3Server, prefix: str) -> None:
     outer, inner = s3_server.backend(prefix), ObjectStoreBackend(s3_server.store(), f"{prefix}/in")
     same = await outer.astorage_place("/in/a"), await inner.astorage_place("/a")

@@ -31,12 +31,12 @@ def server() -> Iterator[ObjectServer]:
 def _google(server: ObjectServer, prefix: str) -> ObjectStoreBackend:
     account = {"gcs_base_url": server.url, "disable_oauth": True, "client_email": "", "private_key": ""}
     options: Any = {"service_account_key": json.dumps({**account, "private_key_id": ""})}
-    return ObjectStoreBackend("gs://bucket", prefix, client_options={"allow_http": True}, **options)
+    return ObjectStoreBackend("gs://bucket", prefix, allow_http=True, **options)
 
 
 def _azure(server: ObjectServer, prefix: str) -> ObjectStoreBackend:
     options: Any = {"account_name": "account", "access_key": "aGVsbG8=", "endpoint": server.url}
-    return ObjectStoreBackend("az://bucket", prefix, client_options={"allow_http": True}, **options)
+    return ObjectStoreBackend("az://bucket", prefix, allow_http=True, **options)
 
 
 class _Cloud(RawObjects, BackendConformance, BackendStateMachine):

@@ -91,7 +91,7 @@ def test_a_failed_change_leaves_nothing(backend: SqliteBackend, file: Path) -> N
 
 
 def test_arguments_that_are_refused(file: Path) -> None:
-    for name in ("", "a/b", (), ("a", ""), ("a b",), 5):
+    for name in ("", "a\n", (), ("a", ""), 5):
         with pytest.raises(ValueError, match="namespace"):
             SqliteBackend(file, name)  # type: ignore[arg-type]
     for wrong in (":memory:", ""):
@@ -303,7 +303,7 @@ def test_a_factory_names_the_namespace_of_each_operation(file: Path) -> None:
         assert backend.write("/a.txt", "of ada").ok
         user[0] = "bob"
         assert backend.read("/a.txt").code == "file_not_found"
-        user[0] = "a/b"
+        user[0] = ""
         assert backend.read("/a.txt").code == "backend_error"
         assert backend.write("/a.txt", "x").code == "backend_error"
 

@@ -46,7 +46,7 @@ async def test_only_items_of_exactly_this_namespace_are_visible() -> None:
 
 
 def test_a_bad_namespace_or_format_is_refused_at_construction() -> None:
-    wrong: list[Any] = [(), "fs", ("",), ("a", ""), ("a*",), ("a b",), ("a/b",), ("é",), (1,), ("a!b",)]
+    wrong: list[Any] = [(), "fs", ("",), ("a", ""), ("a\n",), ("a\0",), ("\ud800",), (1,)]
     for namespace in wrong:
         with pytest.raises(ValueError, match="namespace"):
             StoreBackend(InMemoryStore(), namespace=namespace)
@@ -57,7 +57,7 @@ def test_a_bad_namespace_or_format_is_refused_at_construction() -> None:
 async def test_a_failing_namespace_factory_is_an_error_and_changes_nothing() -> None:
     store = InMemoryStore()
     factories: list[Any] = [
-        lambda _: ("a*",),
+        lambda _: ("a\0",),
         lambda _: (),
         lambda _: "fs",
         lambda rt: (rt.context.user,),

@@ -247,3 +247,14 @@ def test_on_a_terminal_lines_fit_and_nothing_forges_them(tmp_path: Path, columns
     assert found == f"\x1b[35mfile-07.txt\x1b[0m\n\x1b[32m1\x1b[0m:{needle} \\x1b[2J\\x07 and {needle}\n"
     plain = on_terminal(["grep", "needle"], columns=columns, cwd=tmp_path, NO_COLOR="1")
     assert plain == "file-07.txt\n1:needle \\x1b[2J\\x07 and needle\n"
+
+
+def test_shells_complete_commands_and_local_files() -> None:
+    assert "_DEEPFS_COMPLETE=bash_complete" in deepfs("completion", "bash").out
+    env = {**os.environ, "_DEEPFS_COMPLETE": "bash_complete", "COMP_WORDS": "deepfs gr", "COMP_CWORD": "1"}
+    done = subprocess.run(COMMAND, env=env, capture_output=True, text=True, check=True)
+    assert done.stdout == "plain,grep\n"
+    for words in ("deepfs cat do", "deepfs cp a do", "deepfs ls do"):
+        env |= {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+        done = subprocess.run(COMMAND, env=env, capture_output=True, text=True, check=True)
+        assert done.stdout == "file,do\n"

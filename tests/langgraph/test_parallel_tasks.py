@@ -3,23 +3,31 @@
 import asyncio
 import gc
 import operator
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
+from langgraph._internal._constants import CONFIG_KEY_READ
+from langgraph.cache.memory import InMemoryCache
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.config import get_config
 from langgraph.graph import START, MessagesState, StateGraph
-from langgraph.types import Overwrite, RetryPolicy, Send, TimeoutPolicy
+from langgraph.types import CachePolicy, Command, Overwrite, RetryPolicy, Send, TimeoutPolicy, interrupt
 
 from deepfs import ErrorCode, FilesystemState, StateBackend
 from deepfs._langgraph import task_files as tasks
+from deepfs._langgraph.task_files import task_files
+from deepfs.text.flat_tree import Directories
 
 fs = StateBackend()
 THREAD: Any = {"configurable": {"thread_id": "t"}}
@@ -57,10 +65,16 @@ def file(content: str) -> dict[str, Any]:
     return {"files": {"/a": {"content": content, "encoding": "utf-8", "created_at": "0", "modified_at": "0"}}}
 
 
-# --- twenty parallel edits -------------------------------------------------------------------------------------------
+# --- twenty parallel tasks -------------------------------------------------------------------------------------------
 
 TWENTY = "".join(f"<{number}>\n" for number in range(20))
 EDITED = "".join(f"[edited {number}]\n" for number in range(20))
+
+
+def edit_one(state: State) -> dict[str, Any]:
+    done = fs.edit("/a", f"<{state['n']}>", f"[edited {state['n']}]")
+    assert f"[edited {state['n']}]" in fs.read("/a").file_data["content"]
+    return {"log": [done.error or "done"]}
 
 
 async def aedit_one(state: State) -> dict[str, Any]:
@@ -75,10 +89,49 @@ def twenty(node: Callable[..., Any]) -> StateGraph[Any]:
     return builder.add_conditional_edges(START, lambda _: [Send("node", {"n": n}) for n in range(20)], ["node"])
 
 
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
+    """The kind and address of the checkpoint storage. A server is started here: that blocks."""
+    dsn = request.getfixturevalue("postgres_dsn") if request.param == "postgres" else str(tmp_path / "threads.db")
+    return request.param, dsn
+
+
+@pytest.mark.anyio
+async def test_twenty_parallel_edits_survive(place: tuple[str, str]) -> None:
+    kind, address = place
+    async with AsyncExitStack() as stack:
+        saver: Any = InMemorySaver()
+        if kind == "sqlite":
+            saver = await stack.enter_async_context(AsyncSqliteSaver.from_conn_string(address))
+        if kind == "postgres":
+            saver = await stack.enter_async_context(AsyncPostgresSaver.from_conn_string(address))
+            await saver.setup()
+        builder = twenty(edit_one if kind == "memory" else aedit_one)
+        live = await builder.compile(checkpointer=saver).ainvoke(file(TWENTY), THREAD)
+        assert live["log"] == ["done"] * 20
+        assert text(live) == EDITED
+        assert (await builder.compile(checkpointer=saver).aget_state(THREAD)).values == live
+    if kind == "sqlite":
+        command = [sys.executable, "-c", FRESH_PROCESS, address]
+        output = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=True)
+        assert output.stdout.strip() == str({"files": dict(live["files"]), "file_conflicts": []})
+
+
 @pytest.fixture
 async def saver(tmp_path: Path) -> AsyncIterator[Saver]:
     async with AsyncSqliteSaver.from_conn_string(str(tmp_path / "threads.db")) as opened:
         yield opened
+
+
+FRESH_PROCESS = """
+import sys
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.graph import START, StateGraph
+from deepfs import FilesystemState
+with SqliteSaver.from_conn_string(sys.argv[1]) as saver:
+    builder = StateGraph(FilesystemState).add_node("node", lambda state: None).add_edge(START, "node")
+    print(builder.compile(checkpointer=saver).get_state({"configurable": {"thread_id": "t"}}).values)
+"""
 
 
 # --- collisions in one process ---------------------------------------------------------------------------------------
@@ -117,6 +170,24 @@ async def test_the_second_of_two_colliding_calls_fails() -> None:
         assert reloaded(builder, saver) == live
 
 
+def test_a_change_waits_for_the_change_of_another_thread() -> None:
+    entered, edited = threading.Event(), threading.Event()
+    waited = []
+
+    def changes(state: State) -> None:
+        with task_files():
+            entered.set()
+            waited.append(not edited.wait(0.2))
+
+    def edits(state: State) -> None:
+        entered.wait()
+        assert fs.edit("/a", "a", "b").ok
+        edited.set()
+
+    assert text(graph(changes, edits).compile().invoke(file("a"))) == "b"
+    assert waited == [True]
+
+
 def test_exactly_one_of_twenty_colliding_threads_succeeds() -> None:
     together = threading.Barrier(20)
 
@@ -148,6 +219,45 @@ async def test_changes_do_not_collide_with_tasks_of_earlier_steps() -> None:
 
 class BrokenError(Exception):
     """An error that a node raises once."""
+
+
+@pytest.mark.anyio
+async def test_a_retried_task_takes_effect_once() -> None:
+    attempts = []
+
+    async def again(state: State) -> dict[str, Any]:
+        attempts.append(1)
+        done = await fs.aedit("/a", "a", "ab")
+        if len(attempts) == 1:
+            raise BrokenError
+        return {"log": [done.error or "done"]}
+
+    builder = graph(again, retry_policy=RetryPolicy(initial_interval=0, jitter=False, retry_on=BrokenError))
+    saver = InMemorySaver()
+    live = await builder.compile(checkpointer=saver).ainvoke(file("a."), THREAD)
+    assert (text(live), live["log"], len(attempts)) == ("ab.", ["done"], 2)
+    assert reloaded(builder, saver) == live
+
+
+@pytest.mark.anyio
+async def test_changes_do_not_collide_with_a_failed_attempt() -> None:
+    attempts, retrying = [], asyncio.Event()
+
+    async def retried(state: State) -> None:
+        attempts.append(1)
+        if len(attempts) == 1:
+            assert (await fs.aedit("/a", "a", "x")).ok
+            raise BrokenError
+        retrying.set()
+        await asyncio.sleep(0.05)
+
+    async def sibling(state: State) -> None:
+        await retrying.wait()
+        assert (await fs.aedit("/a", "a", "y")).ok
+
+    policy = RetryPolicy(initial_interval=0, jitter=False, retry_on=BrokenError)
+    live = await graph(retried, sibling, retry_policy=policy).compile().ainvoke(file("a"))
+    assert text(live) == "y"
 
 
 def test_changes_do_not_collide_with_a_failed_task() -> None:
@@ -243,6 +353,41 @@ async def test_a_collision_with_a_task_finished_before_a_failure_is_reported_in_
 
 
 @pytest.mark.anyio
+async def test_an_interrupted_node_takes_effect_once() -> None:
+    async def asks(state: State) -> dict[str, Any]:
+        assert (await fs.aedit("/a", "a", "ab")).ok
+        answer = interrupt("?")
+        assert (await fs.aread("/a")).file_data["content"] == "ab."
+        assert (await fs.aedit("/a", ".", answer)).ok
+        return {}
+
+    async def beside(state: State) -> None:
+        assert (await fs.awrite("/b", "b")).ok
+
+    saver = InMemorySaver()
+    builder = graph(asks, beside)
+    app = builder.compile(checkpointer=saver)
+    await app.ainvoke(file("a."), THREAD)
+    assert text(reloaded(builder, saver)) == "a."
+    live = await app.ainvoke(Command(resume="!"), THREAD)
+    assert (text(live), text(live, "/b")) == ("ab!", "b")
+    assert reloaded(builder, saver) == live
+
+
+@pytest.mark.anyio
+async def test_the_writes_of_a_cached_task_are_applied_again() -> None:
+    runs = []
+
+    async def node(state: State) -> None:
+        runs.append(1)
+        assert (await fs.aedit("/a", "a", "b")).ok
+
+    app = graph(node, cache_policy=CachePolicy(key_func=lambda _: "key")).compile(cache=InMemoryCache())
+    assert [text(await app.ainvoke(file("a"))) for _ in range(2)] == ["b", "b"]
+    assert len(runs) == 1
+
+
+@pytest.mark.anyio
 async def test_time_travel_finds_the_files_of_each_step() -> None:
     async def edits(state: State) -> dict[str, Any]:
         assert (await fs.aedit("/a", f"{state['n']}", f"{state['n'] + 1}")).ok
@@ -281,17 +426,17 @@ async def test_a_conditional_edge_shares_the_files_of_its_node() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_conditional_edge_sees_what_its_node_put_in_place_of_all_files() -> None:
-    async def node(state: State) -> dict[str, Any]:
-        assert (await fs.awrite("/early", "x")).ok
-        return {"files": Overwrite({"/only": file("x")["files"]["/a"]})}
+async def test_a_node_may_also_return_the_files_update_of_a_result() -> None:
+    async def one(state: State) -> dict[str, Any]:
+        return {"files": (await fs.aedit("/a", "one", "1")).files_update}
 
-    async def route(state: State) -> str:
-        assert [info.path for info in (await fs.als("/")).entries or ()] == ["/only"]
-        return "__end__"
+    async def two(state: State) -> dict[str, Any]:
+        return {"files": (await fs.aedit("/a", "two", "2")).files_update}
 
-    live = await graph(node).add_conditional_edges("node", route, ["__end__"]).compile().ainvoke(file("one"))
-    assert list(live["files"]) == ["/only"]
+    builder, saver = graph(one, two), InMemorySaver()
+    live = await builder.compile(checkpointer=saver).ainvoke(file("one two"), THREAD)
+    assert text(live) == "1 2"
+    assert reloaded(builder, saver) == live
 
 
 # --- other reducers --------------------------------------------------------------------------------------------------
@@ -356,6 +501,56 @@ async def test_a_checkpoint_grows_only_by_the_changed_files() -> None:
     for _ in range(10):
         await app.ainvoke({}, THREAD)
     assert stored() - before < 20_000
+
+
+@pytest.mark.anyio
+async def test_reading_processes_only_new_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = []
+    take = tasks.TaskView._take
+
+    def counted(self: Any, values: list[Any], *args: Any) -> None:
+        taken.append(len(values))
+        take(self, values, *args)
+
+    async def node(state: State) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(tasks.TaskView, "_take", counted)
+            for number in range(50):
+                assert (await fs.awrite(f"/{number}", "x")).ok
+                assert (await fs.aread(f"/{number}")).ok
+        with task_files() as task:
+            assert task.files == get_config()["configurable"][CONFIG_KEY_READ]("files", True)
+
+    await graph(node).compile().ainvoke({})
+    assert sum(taken) == 50
+
+
+@pytest.mark.anyio
+async def test_cached_directories_follow_the_writes_of_a_task() -> None:
+    def directories() -> list[str]:
+        with task_files() as task:
+            fresh = get_config()["configurable"][CONFIG_KEY_READ]("files", True)
+            assert task.files == fresh
+            children = sorted(task.directories.children("/"))
+            assert children == sorted(Directories(fresh).children("/"))
+            return children
+
+    async def node(state: State) -> dict[str, Any]:
+        assert directories() == ["/a"]
+        assert (await fs.awrite("/d/e/f", "x")).ok
+        assert directories() == ["/a", "/d"]
+        assert (await fs.amove("/d", "/m")).ok
+        assert (await fs.adelete("/a")).ok
+        assert directories() == ["/m"]
+        return {"files": Overwrite({"/o": {"content": "x"}})}
+
+    async def edge(state: State) -> str:
+        assert "/o" in directories()
+        await fs.awrite("/p", "x")
+        assert "/o" in directories()
+        return "__end__"
+
+    await graph(node).add_conditional_edges("node", edge, ["__end__"]).compile().ainvoke(file("a"))
 
 
 @pytest.mark.anyio

@@ -2,6 +2,7 @@
 
 import asyncio
 import operator
+import threading
 from base64 import b64encode
 from collections.abc import Callable
 from itertools import product
@@ -10,7 +11,7 @@ from typing import Annotated, Any
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
-from langgraph.types import Command, Overwrite
+from langgraph.types import Command, Overwrite, Send, interrupt
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
@@ -73,6 +74,64 @@ async def values_after(builder: StateGraph[Any], start: Any, **options: Any) -> 
 # --- subgraphs -------------------------------------------------------------------------------------------------------
 
 
+async def test_a_subgraph_does_not_undo_changes_of_a_parallel_node() -> None:
+    async def edits(state: State) -> None:
+        assert (await fs.aedit("/base", "old", "new")).ok
+        assert (await fs.adelete("/gone")).ok
+        assert (await fs.awrite("/beside", "x")).ok
+
+    async def inner(state: State) -> None:
+        assert (await fs.awrite("/inner", "x")).ok
+
+    subgraph = alone(inner)
+
+    async def calls(state: State) -> Any:
+        return {"files": (await subgraph.ainvoke({"files": state["files"]}))["files"]}
+
+    for name, node in product(("a", "z"), (subgraph, calls)):  # Before and after the edits, in the order of names.
+        live = await values_after(graph(**{"m": edits, name: node}), given(base="old", gone="x", same="same"))
+        assert texts(live) == {"/base": "new", "/beside": "x", "/inner": "x", "/same": "same"}
+        assert live["file_conflicts"] == []
+
+
+@pytest.mark.parametrize("checkpointer", [True, False])
+async def test_a_deletion_by_a_subgraph_survives_interrupts_beside_it_and_in_it(checkpointer: Any) -> None:
+    async def deletes(state: State) -> None:
+        assert (await fs.adelete("/gone")).ok
+
+    async def asks_inside(state: State) -> None:
+        if checkpointer is not False:
+            interrupt("inside?")
+        assert (await fs.awrite("/inside", "x")).ok
+
+    async def asks(state: State) -> None:
+        assert (await fs.aedit("/base", "old", str(interrupt("?")))).ok
+
+    sequence = StateGraph(State).add_sequence([deletes, asks_inside]).add_edge(START, "deletes")
+    builder, saver = graph(asks=asks, sub=sequence.compile(checkpointer=checkpointer)), InMemorySaver()
+    app = builder.compile(checkpointer=saver)
+    await app.ainvoke(given(base="old", gone="x"), THREAD)
+    while interrupts := (await app.aget_state(THREAD)).interrupts:
+        live = await app.ainvoke(Command(resume={interrupts[0].id: "new"}), THREAD)
+    assert texts(live) == {"/base": "new", "/inside": "x"}
+    assert live["file_conflicts"] == []
+    assert (await builder.compile(checkpointer=saver).aget_state(THREAD)).values == live
+
+
+async def test_parallel_subgraphs_merge_their_edits_and_report_collisions() -> None:
+    def edits(old: str, new: str) -> Any:
+        async def edit(state: State) -> None:
+            assert (await fs.aedit("/a", old, new)).ok
+            assert (await fs.aedit("/b", "old", new)).ok
+
+        return alone(edit)
+
+    builder = graph(one=edits("one", "1"), two=edits("two", "2"))
+    live = await values_after(builder, given(a="one\nmiddle\ntwo\n", b="old"))
+    assert texts(live) == {"/a": "1\nmiddle\n2\n", "/b": "1"}
+    assert conflicts_in(live) == [("/b", "edit")]
+
+
 async def test_a_graph_called_with_other_files_deletes_none_of_its_caller() -> None:
     async def deletes(state: State) -> None:
         assert (await fs.adelete("/scratch")).ok
@@ -112,6 +171,48 @@ async def test_a_subgraph_that_ends_with_a_parent_command_passes_its_files() -> 
 
 
 # --- whole maps returned by nodes ------------------------------------------------------------------------------------
+
+
+def sent(node: Callable[..., Any], count: int) -> StateGraph[Any]:
+    builder = StateGraph(State).add_node("node", node)
+    return builder.add_conditional_edges(
+        START, lambda state: [Send("node", {"n": n, "files": state["files"]}) for n in range(count)], ["node"]
+    )
+
+
+async def test_whole_maps_of_parallel_tasks_are_merged() -> None:
+    def by_hand(state: State) -> Any:
+        n = state["n"]
+        shared = state["files"]["/shared"]["content"].replace(f"<{n}>", f"[{n}]")
+        return {
+            "files": {**state["files"], f"/{n}": file(f"edited {n}"), "/shared": file(shared), f"/new{n}": file("")}
+        }
+
+    start = given(shared="<0>\n\n<1>\n\n<2>\n\n<3>\n", **{str(n): "old" for n in range(4)})
+    live = await values_after(sent(by_hand, 4), start)
+    assert texts(live) == {
+        "/shared": "[0]\n\n[1]\n\n[2]\n\n[3]\n",
+        **{f"/{n}": f"edited {n}" for n in range(4)},
+        **{f"/new{n}": "" for n in range(4)},
+    }
+    assert live["file_conflicts"] == []
+
+
+async def test_a_whole_map_is_merged_with_a_parallel_edit() -> None:
+    async def edits(state: State) -> None:
+        assert (await fs.aedit("/a", "one", "1")).ok
+        assert (await fs.aedit("/b", "old", "edited")).ok
+
+    def by_hand(state: State) -> Any:
+        files = state["files"]
+        changed = file(files["/a"]["content"].replace("two", "2"))
+        return {"files": {**files, "/a": changed, "/b": file("by hand"), "/c": None}}
+
+    for name, kept in (("a", "by hand"), ("z", "edited")):
+        builder = graph(m=edits, **{name: by_hand})
+        live = await values_after(builder, given(a="one\n\ntwo\n", b="old", c="x"))
+        assert texts(live) == {"/a": "1\n\n2\n", "/b": kept}
+        assert conflicts_in(live) == [("/b", "edit")]
 
 
 async def test_a_node_may_return_changes_of_its_own_writes() -> None:
@@ -218,6 +319,55 @@ async def test_a_write_by_a_task_that_outlives_its_node_is_an_error() -> None:
     assert not result.ok
     assert "has ended" in result.error
     assert "await the task" in result.error
+
+
+async def test_a_write_by_a_task_after_the_run_or_an_interrupt_is_an_error() -> None:
+    results: list[Any] = []
+    tasks: list[asyncio.Task[None]] = []
+
+    async def late(ended: asyncio.Event) -> None:
+        await ended.wait()
+        results.append(await fs.aedit("/a", "old", "late"))
+
+    for asks in (False, True):
+        ended = asyncio.Event()
+
+        async def node(state: State, ended: asyncio.Event = ended, asks: bool = asks) -> None:
+            tasks.append(asyncio.create_task(late(ended)))
+            if asks:
+                interrupt("?")
+
+        app = graph(node=node).compile(checkpointer=InMemorySaver())
+        await app.ainvoke(given(a="old"), THREAD)
+        ended.set()
+        await asyncio.gather(*tasks)
+        assert texts((await app.aget_state(THREAD)).values) == {"/a": "old"}
+    assert [result.ok for result in results] == [False, False]
+    assert all("has ended" in result.error for result in results)
+
+
+def test_a_write_by_a_thread_that_outlives_its_node_is_an_error() -> None:
+    results: list[Any] = []
+    threads: list[threading.Thread] = []
+    ended = threading.Event()
+
+    def late(context: Any) -> None:
+        ended.wait()
+        results.append(context.run(fs.write, "/late", "x"))
+
+    def node(state: State) -> None:
+        from contextvars import copy_context
+
+        threads.append(threading.Thread(target=late, args=(copy_context(),)))
+        threads[0].start()
+
+    app = graph(node=node).compile(checkpointer=InMemorySaver())
+    app.invoke(given(a="old"), THREAD)
+    ended.set()
+    threads[0].join()
+    assert not results[0].ok
+    assert "join the thread" in results[0].error
+    assert "/late" not in app.get_state(THREAD).values["files"]
 
 
 # --- channels --------------------------------------------------------------------------------------------------------

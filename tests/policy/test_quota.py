@@ -1,6 +1,7 @@
 """A quota is never exceeded, even by concurrent changes; failed changes and deletions release their space."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from langgraph.store.memory import InMemoryStore
 
-from deepfs import CompositeBackend, FilesystemBackend, FilesystemPermission, MemoryBackend
+from deepfs import CompositeBackend, FilesystemBackend, FilesystemPermission, MemoryBackend, SqliteBackend
 from deepfs.backends.protocol import BackendProtocol, SandboxBackendProtocol
 from deepfs.backends.store import StoreBackend
 from deepfs.errors import BackendError, PermissionDeniedError, QuotaExceededError
@@ -462,16 +463,39 @@ class TestFailuresDuringChanges:
         assert (await quota.ausage()).bytes == 30
 
 
-def test_over_files_of_many_callers_there_is_no_quota_and_no_place_for_versions() -> None:
+def test_over_backends_of_many_callers_there_is_no_quota_and_no_place_for_versions() -> None:
     tenants = StoreBackend(InMemoryStore(), namespace=lambda _: ("tenant",))
     with pytest.warns(DeprecationWarning, match="factories"):
         factory = ReadOnlyBackend(lambda _: MemoryBackend())
     for inner in (tenants, ReadOnlyBackend(tenants), factory, factory.inner):
         for mounted in (inner, CompositeBackend(MemoryBackend(), {"/t/": inner})):
-            with pytest.raises(ValueError, match="count the files of all callers together"):
-                QuotaBackend(mounted, 10)
+            if inner in (factory, factory.inner):
+                with pytest.raises(ValueError, match="count the files of all callers together"):
+                    QuotaBackend(mounted, 10)
             with pytest.raises(ValueError, match="would lie in one place"):
                 HistoryBackend(mounted, MemoryBackend())
-    assert QuotaBackend(StoreBackend(InMemoryStore(), namespace=("tenant",)), 10).write("/a.txt", "a").ok
+    assert QuotaBackend(tenants, 10).write("/a.txt", "a").ok
     HistoryBackend(tenants)
     HistoryBackend(tenants, StoreBackend(InMemoryStore(), namespace=lambda _: ("tenant", "versions")))
+
+
+@pytest.mark.anyio
+async def test_each_namespace_of_a_factory_has_the_whole_quota(tmp_path: Path) -> None:
+    tenant: ContextVar[str] = ContextVar("tenant", default="ada")
+    store = StoreBackend(InMemoryStore(), namespace=lambda _: (tenant.get(), "files"))
+    async with SqliteBackend(tmp_path / "files.db", lambda _: (tenant.get(), "files")) as database:
+        for inner in (store, WrapperBackend(database), CompositeBackend(store, {"/db": database})):
+            quota = QuotaBackend(inner, max_bytes=100)
+
+            async def fill(name: str, quota: QuotaBackend = quota) -> None:
+                tenant.set(name)
+                outcomes = [(await quota.awrite(f"/{number}", "x" * 30)).code for number in range(5)]
+                assert sorted(map(str, outcomes)) == ["None", "None", "None", "quota_exceeded", "quota_exceeded"]
+                assert (await quota.aupload_stream("/s", chunks(b"x" * 5, b"x" * 5))).error is None
+                assert tuple(await quota.ausage()) == (100, 4)
+                assert (await quota.adelete("/0")).ok
+                assert tuple(await quota.arecount()) == (70, 3)
+
+            async with anyio.create_task_group() as group:
+                for number in range(5):
+                    group.start_soon(fill, f"user {number} of {id(inner)}")

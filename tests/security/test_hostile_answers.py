@@ -458,7 +458,7 @@ async def test_links_are_resolved_in_the_sandbox_by_one_command(linked: LocalSan
     assert linked.commands == before + 1
 
 
-@keeps("Rules judge the paths to which links lead.")
+@keeps("Rules cover the paths to which links lead.")
 async def test_rules_judge_what_links_lead_to(linked: LocalSandbox) -> None:
     both = ["read", "write"]
     rules = PermissionedBackend(linked, [FilesystemPermission(both, ["/secret", "/secret/**"], mode="deny")])

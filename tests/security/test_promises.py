@@ -24,7 +24,7 @@ OF_OTHER_TESTS: Final = {
     "A mount hides what lies beneath it.": "test_a_mount_hides_the_files_of_the_default_backend_at_its_path",
     "A failing mount is named": "test_a_search_returns_its_matches_and_names_the_mount_that_failed",
     "Exactly its namespace": "test_only_items_of_exactly_this_namespace_are_visible",
-    "Components are escaped so that no two namespaces meet": "test_namespaces_with_dots_do_not_collide_with_others",
+    "Components are escaped so that no two namespaces meet": "test_each_identity_has_files_of_its_own",
     "A command, with its process group": "test_the_whole_process_group_ends_at_the_timeout",
     "Parallel calls of one superstep add up": "test_twenty_parallel_edits_survive",
     "live, after a retry and after a resume.": "test_an_interrupted_node_takes_effect_once",

@@ -88,7 +88,7 @@ class ObjectStoreBackend(StorageBackend):
             only what may match. Give it a namespace of its own, which all clients of the bucket may share. It is not
             closed. Changes by clients without the index are found after `arefresh_index`.
         max_file_size_mb: The largest file, in units of 1,048,576 bytes, that is searched, or shown if it is binary.
-        **options: Options of obstore's store for the URL, such as `region`, `endpoint` or `client_options`.
+        **options: Options of obstore's store for the URL, such as `region`, `endpoint` or `allow_http`.
 
     Raises:
         ModuleNotFoundError: Without the extra `objectstore`.
@@ -424,8 +424,8 @@ class S3Backend(ObjectStoreBackend):
             _check_place("endpoint_url", endpoint_url)
         named = {"region": region, "endpoint": endpoint_url}
         options = {**{name: value for name, value in named.items() if value is not None}, **options}
-        if endpoint_url is not None and endpoint_url.startswith("http://"):
-            options["client_options"] = {"allow_http": True, **options.get("client_options", {})}
+        if str(options.get("endpoint")).startswith("http://"):
+            options = {"allow_http": True, **options}
         super().__init__(
             f"s3://{bucket}",
             prefix,

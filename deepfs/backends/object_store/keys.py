@@ -93,6 +93,8 @@ class BucketPlace(NamedTuple):
 _SCHEMES: Final = {"s3": "S3Store", "s3a": "S3Store", "gs": "GCSStore", "az": "AzureStore", "azure": "AzureStore"}
 _NAMES: Final = ("bucket", "container_name", "account_name", "endpoint", "aws_endpoint_url_s3", "use_emulator")
 """The options that say which bucket is meant. The others are not looked at: some of them are secret."""
+_CLIENT_OPTIONS: Final = ("allow_http", "allow_invalid_certificates", "connect_timeout", "proxy_url", "timeout")
+"""What users take for options of the store, as the driver does until one asks it which it has."""
 
 
 def _driver() -> Any:
@@ -124,6 +126,10 @@ def store_of_url(url: str, prefix: str, options: Mapping[str, Any], attempts: in
         # The URL is not shown: it may hold a password.
         raise ValueError("the URL of an object store is s3://bucket/prefix, gs://…, az://container/prefix or memory://")
     kind = getattr(driver, _SCHEMES[parts.scheme])
+    client = {name: value for name, value in options.items() if name in _CLIENT_OPTIONS}
+    if client:
+        options = {name: value for name, value in options.items() if name not in client}
+        options["client_options"] = client | options.get("client_options", {})
     try:
         store = kind(parts.netloc, **{"retry_config": _retries(0), **options})
         resending = kind(parts.netloc, **{"retry_config": _retries(attempts - 1), **options})

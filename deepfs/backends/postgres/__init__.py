@@ -95,7 +95,7 @@ class PostgresBackend(StorageBackend):
         self._max_scanned = max_scanned
         self._names = Names(schema, table)
         self._namespace = namespace_given(namespace)
-        self._chooses_by_caller = callable(namespace)
+        self._chosen_by_caller = "namespace" if callable(namespace) else None
         self._given_namespace = namespace if callable(namespace) else self._namespace()
         self._shown_database = address(database) if isinstance(database, str) else f"a {type(database).__name__}"
         self._client = Client(

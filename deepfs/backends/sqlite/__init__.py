@@ -286,7 +286,7 @@ class SqliteBackend(StorageBackend):
         self._max_scanned = max_scanned
         self._namespace = namespace_given(namespace)
         given = (namespace,) if isinstance(namespace, str) else namespace
-        self._chooses_by_caller = callable(namespace)
+        self._chosen_by_caller = "namespace" if callable(namespace) else None
         self._given_namespace = given if callable(given) else tuple(given)
         self._known: Database | None = None
 

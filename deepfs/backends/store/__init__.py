@@ -226,7 +226,7 @@ class StoreBackend(RecordStorageBackend):
         self._store_class = None if given is None else type(given)  # The repr of the store may show a connection.
         self.is_synchronous = type(self).is_synchronous and given is not None and _langgraph.never_suspends(given)
         self._last: _StoreFiles | None = None
-        self._chooses_by_caller = callable(namespace)
+        self._chosen_by_caller = "namespace" if callable(namespace) else None
         self._given_namespace = namespace if namespace is None or callable(namespace) else check_namespace(namespace)
 
     def _store(self) -> BaseStore:

@@ -20,6 +20,7 @@ from deepfs.errors import (
     DeepFSError,
     ErrorCode,
     NotFoundError,
+    PermissionDeniedError,
     QuotaExceededError,
     error_about,
 )
@@ -522,8 +523,11 @@ class HistoryBackend(WrapperBackend):
         (found,) = await self.inner.adownload_files([path])
         if found.error is None or found.error in _NO_FILE:
             return found.content
-        if found.error == ErrorCode.PERMISSION_DENIED and not (read := await self.inner.aread(path, 0, 1)).ok:
-            raise error_from(read)  # The rule says more than the code of a download.
+        if found.error == ErrorCode.PERMISSION_DENIED:
+            read = await self.inner.aread(path, 0, 1)  # Its error names the rule, and that of a download is but a code.
+            if read.code is ErrorCode.PERMISSION_DENIED:
+                raise error_from(read)
+            raise PermissionDeniedError(path, "it cannot be kept in the history")
         raise _keeping_error(path, found.error)
 
     async def _save(

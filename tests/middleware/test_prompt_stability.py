@@ -102,7 +102,8 @@ def digest() -> str:
 
 
 _SCRIPT = """
-    import sys
+    import logging, sys
+    logging.disable()
     sys.path[:0] = ["tests", "tests/middleware"]
     from test_prompt_stability import digest
     print(digest())

@@ -12,7 +12,7 @@ from deepfs.types import ReadResult
 
 pytestmark = pytest.mark.filterwarnings("ignore:StoreBackend without a namespace:DeprecationWarning")
 
-REFUSED = ["a!b", "a/b", "a b", "", "*", "a\n", "\ud800", "a\0", "é", 3, 3.5, ["a"], ("a", "b"), {"a": 1}, True]
+REFUSED = ["", "a\n", "\ud800", "a\0", 3, 3.5, ["a"], ("a", "b"), {"a": 1}, True]
 
 
 def read_as(assistant: object, store: InMemoryStore, *, writes: bool = False) -> ReadResult:
@@ -50,8 +50,8 @@ def test_no_assistant_id_reads_the_files_of_another(subtests: pytest.Subtests) -
             assert set(store.list_namespaces()) == before
 
 
-def test_an_assistant_id_of_plain_characters_has_files_of_its_own_or_an_error() -> None:
-    for assistant in ["helper", "a.b", "0f8b-", "langgraph", "filesystem", "x" * 300]:
+def test_an_assistant_id_that_prints_has_files_of_its_own_or_an_error() -> None:
+    for assistant in ["helper", "a.b", "0f8b-", "langgraph", "filesystem", "x" * 300, "a!b", "a/b", "a b", "*", "é"]:
         store = InMemoryStore()
         read_as("other", store, writes=True)
         assert read_as(assistant, store).code in ("file_not_found", "backend_error")

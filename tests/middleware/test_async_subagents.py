@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from itertools import chain
 from types import ModuleType
 from typing import Annotated, Any, NotRequired
 
@@ -20,7 +22,7 @@ from langgraph.config import get_config
 from langgraph.store.memory import InMemoryStore
 
 from deepfs import CompositeBackend, FilesystemMiddleware, StateBackend, StoreBackend, create_deep_agent
-from deepfs.middleware import AsyncSubAgent, AsyncSubAgentMiddleware, BackgroundTasks
+from deepfs.middleware import AsyncSubAgent, AsyncSubAgentMiddleware, BackgroundTasks, SubAgent
 from deepfs.middleware.async_subagents import NOTIFICATION
 from deepfs.middleware.background_tasks import default_tasks
 from deepfs.sync import run_sync
@@ -189,6 +191,26 @@ def test_a_task_whose_event_loop_ended_says_so() -> None:
     assert "event loop that ran the task ended" in told(state)[0].text
 
 
+def test_a_task_whose_event_loop_was_closed_has_ended() -> None:
+    async def turn() -> Any:
+        state = await lead.turn()
+        await anyio.wait_all_tasks_blocked()
+        return task_of(state)
+
+    lead = Supervisor(spec(RunnableLambda(Gate())), start(), AIMessage("a"))
+    loop = asyncio.new_event_loop()
+    try:
+        task = loop.run_until_complete(turn())
+    finally:
+        running, tasks = asyncio.all_tasks(loop), lead.tasks
+        loop.close()
+    assert tasks.observe(task).status == "error"
+    assert "event loop that ran the task ended" in str(run_sync(tasks.cancel, task).error)
+    assert tasks.running == 0
+    for pending in running:
+        pending._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
 async def test_a_task_that_ends_while_the_agent_answers_gets_a_further_turn() -> None:
     gate = Gate()
 
@@ -209,6 +231,31 @@ async def test_a_task_that_ends_while_the_agent_answers_gets_a_further_turn() ->
     assert task_of(state)["status"] == "success"
 
 
+async def test_an_end_that_a_fork_saw_is_told_to_the_supervisor_too() -> None:
+    gate, tasks = Gate(), BackgroundTasks()
+
+    @tool
+    async def finish() -> str:
+        """Let the task end."""
+        gate.opened.set()
+        await tasks.await_all()
+        return "finished"
+
+    fork = ScriptedModel(script=[calls(call("finish")), AIMessage("seen"), AIMessage("seen")])
+    ask = calls(call("task", description="Finish.", subagent_type="fork"))
+    agent = create_deep_agent(
+        ScriptedModel(script=[start(), ask, AIMessage("a"), AIMessage("b")]),
+        tools=[finish],
+        middleware=[AsyncSubAgentMiddleware(async_subagents=[spec(RunnableLambda(gate))], tasks=tasks)],
+        subagents=[SubAgent(name="fork", description="Knows all.", mode="fork", model=fork)],
+    )
+    state = await agent.ainvoke(GO)
+    assert any("through" in message.text for message in fork.asked[-1])
+    (note,) = told(state)
+    assert "through" in note.text
+    assert task_of(state)["status"] == "success"
+
+
 async def test_a_notification_has_no_block_that_providers_refuse() -> None:
     content = [
         {"type": "reasoning", "reasoning": "hm"},
@@ -225,6 +272,18 @@ async def test_a_notification_has_no_block_that_providers_refuse() -> None:
     assert all(block["text"].strip() for block in note.content if block["type"] == "text")
     assert "Cut off" in note.text
     assert len(note.text) < 81_000
+
+
+async def test_files_are_merged_once_with_changes_made_meanwhile() -> None:
+    lines = "one\ntwo\nthree\n"
+    script = [held(calls(call("edit_file", file_path="/a", old_string="one", new_string="ONE"))), AIMessage("x")]
+    subagent = create_agent(ScriptedModel(script=script), middleware=[FilesystemMiddleware()])
+    own = calls(call("edit_file", file_path="/a", old_string="three", new_string="THREE"))
+    again = calls(call("edit_file", file_path="/a", old_string="ONE", new_string="1"))
+    check = with_id("check_async_task")
+    lead = Supervisor(spec(subagent), start(), own, AIMessage("a"), again, check, AIMessage("b"), AIMessage("c"))
+    state = await lead.turn_after_end(files={"/a": {"content": lines, "encoding": "utf-8"}})
+    assert {path: data["content"] for path, data in state["files"].items()} == {"/a": "1\ntwo\nTHREE\n"}
 
 
 async def test_a_conflict_keeps_both_versions() -> None:
@@ -278,6 +337,23 @@ async def test_cancel_stops_the_task_and_keeps_its_files() -> None:
     assert task_of(state)["status"] == "cancelled"
     assert results(state)[-1].text.startswith("Cancelled.")
     assert state["files"]["/half.md"]["content"] == "half\n"
+
+
+def with_check(name: str, **arguments: Any) -> Callable[[list[Any]], AIMessage]:
+    """A turn that calls a tool and `check_async_task` at once."""
+    made, check = with_id(name, **arguments), with_id("check_async_task")
+    return lambda messages: calls(*made(messages).tool_calls, *check(messages).tool_calls)
+
+
+async def test_a_task_that_is_cancelled_and_checked_in_one_turn_stays_cancelled() -> None:
+    gate = Gate()
+    script = [start(), AIMessage("a"), with_check("cancel_async_task"), AIMessage("b")]
+    lead = Supervisor(spec(RunnableLambda(gate)), *script)
+    await lead.turn()
+    await until(lambda: gate.began == 1)
+    state = await lead.turn()
+    assert task_of(state)["status"] == "cancelled"
+    assert not told(state)
 
 
 async def test_an_update_stops_the_run_and_goes_on_with_its_conversation() -> None:
@@ -361,6 +437,48 @@ async def test_updates_at_the_same_time_are_done_one_after_the_other(anyio_backe
     assert tasks.running == 0
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+async def test_a_task_that_does_not_stop_in_time_still_runs(
+    anyio_backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deepfs.middleware.background_tasks._STOP_SECONDS", 0.02)
+    tasks = BackgroundTasks()
+    task_id, run_id = tasks.start("worker", Slow(), {"messages": [HumanMessage("task")]})
+    task: Any = {"task_id": task_id, "run_id": run_id, "status": "running"}
+    await anyio.wait_all_tasks_blocked()
+    await tasks.update(task, "later", "enqueue")
+    assert (await tasks.cancel(task)).status == "running"
+    await tasks.await_all()
+    assert tasks.observe(task).status == "cancelled"
+
+
+async def test_what_was_said_before_the_first_step_is_not_lost() -> None:
+    model, tasks = ScriptedModel(script=[AIMessage("a")] * 3), BackgroundTasks()
+    task_id, run_id = tasks.start("worker", create_agent(model), {"messages": [HumanMessage("task")]})
+    task: Any = {"task_id": task_id, "run_id": run_id, "status": "running"}
+    await tasks.update(task, "one")
+    await tasks.update(task, "two")
+    await tasks.await_all()
+    assert [message.text for message in model.asked[-1]] == ["task", "one", "two"]
+
+
+async def test_an_odd_result_does_not_stop_the_agent() -> None:
+    odd: list[Any] = [
+        {"messages": {"no": "list"}},
+        {"messages": [AIMessage([{"type": "text"}, {"type": "image"}])]},
+        {"messages": [{"role": "assistant", "content": [{"type": "text"}]}]},
+        {"messages": [AIMessage("x")], "files": None},
+        {"messages": [AIMessage("x")], "files": ["/a"]},
+    ]
+    for result in odd:
+        runnable = RunnableLambda(lambda state, result=result: result)
+        lead = Supervisor(spec(runnable), start(), with_id("check_async_task"), *map(AIMessage, "abc"))
+        state = await lead.turn_after_end()
+        assert task_of(state)["status"] == "success", result
+        blocks = [block for message in told(state) for block in message.content]
+        assert all(block["type"] == "text" and block["text"] for block in blocks), result
+
+
 async def test_an_enqueued_update_waits_for_the_run() -> None:
     gate = Gate()
     subagent = spec(RunnableLambda(gate), update_strategy="enqueue")
@@ -376,6 +494,19 @@ async def test_an_enqueued_update_waits_for_the_run() -> None:
     assert gate.began == 2
     assert [message.text for message in gate.seen[1]["messages"]] == ["work", "through", "more"]
     assert task_of(await lead.turn())["status"] == "success"
+
+
+async def test_two_enqueued_updates_of_one_turn_are_not_confused() -> None:
+    def send_two(messages: list[Any]) -> AIMessage:
+        (one,) = with_id("update_async_task", message="x")(messages).tool_calls
+        (two,) = with_id("update_async_task", message="y")(messages).tool_calls
+        return calls({**one, "type": "tool_call"}, {**two, "type": "tool_call"})
+
+    subagent = spec(RunnableLambda(Gate()), update_strategy="enqueue")
+    lead = Supervisor(subagent, start(), send_two, AIMessage("a"))
+    _, sent, refused = results(await lead.turn())
+    assert (sent.status, refused.status) == ("success", "error")
+    await lead.tasks.aclose()
 
 
 async def test_a_task_that_asks_a_person_waits_for_the_answer() -> None:
@@ -398,6 +529,16 @@ async def test_a_task_that_asks_a_person_waits_for_the_answer() -> None:
     state = await lead.turn()
     assert task_of(state)["status"] == "success"
     assert state["files"]["/a"]["content"] == "x"
+
+
+async def test_a_cancelled_task_asks_nothing() -> None:
+    ask = ScriptedModel(script=[held(calls(call("write_file", file_path="/a", content="x")))])
+    subagent = create_deep_agent(ask, interrupt_on={"write_file": True})
+    check, cancel = with_id("check_async_task"), with_id("cancel_async_task")
+    lead = Supervisor(spec(subagent), start(), AIMessage("a"), cancel, check, AIMessage("b"))
+    state = await lead.turn_after_end()
+    checked = json.loads(results(state)[-1].text)
+    assert checked == {"status": "cancelled", "thread_id": task_of(state)["task_id"]}
 
 
 async def test_many_tasks_lose_no_file() -> None:
@@ -445,6 +586,48 @@ async def test_the_number_of_tasks_is_bounded() -> None:
     await lead.tasks.aclose()
     assert (lead.tasks.running, gate.cancelled) == (0, gate.began)
     assert results(await lead.turn())[-1].status == "success"
+    await lead.tasks.aclose()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_process_has_no_tasks() -> None:
+    lead = Supervisor(spec(RunnableLambda(Gate())), start(), AIMessage("a"))
+    task: Any = task_of(lead.agent.invoke(GO, THREAD))
+    child = os.fork()
+    if child == 0:
+        os._exit(7 if lead.tasks.observe(task).status == "error" else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert lead.tasks.observe(task).status == "running"
+    run_sync(lead.tasks.aclose)
+
+
+async def test_tasks_that_wait_for_a_person_are_forgotten_last() -> None:
+    tasks = BackgroundTasks(kept=2)
+    asks = create_deep_agent(
+        ScriptedModel(script=[calls(call("write_file", file_path="/a", content="x")), AIMessage("written")]),
+        interrupt_on={"write_file": True},
+    )
+    waiting, _ = tasks.start("worker", asks, {"messages": [HumanMessage("write")]})
+    await tasks.await_all()
+    for _ in range(4):
+        tasks.start("worker", RunnableLambda(lambda state: {"messages": [AIMessage("x")]}), {"messages": []})
+        await tasks.await_all()
+    await tasks.resume(waiting, {"decisions": [{"type": "approve"}]})
+    await tasks.await_all()
+    assert tasks._tasks[waiting].latest.status == "success"
+    assert len(tasks._tasks) == 2
+
+
+async def test_list_shows_the_statuses_now() -> None:
+    gate = Gate()
+    first, second = (calls(call("list_async_tasks")) for _ in range(2))
+    some = calls(call("list_async_tasks", status_filter="error"))
+    lead = Supervisor(spec(RunnableLambda(gate)), first, start(), second, some, AIMessage("a"))
+    none, _, one, filtered = results(await lead.turn())
+    assert none.text == "There are no background tasks."
+    assert one.text.splitlines()[0] == "1 background tasks:"
+    assert one.text.endswith("(worker), running")
+    assert filtered.text == "There are no background tasks with the status error."
     await lead.tasks.aclose()
 
 
@@ -605,6 +788,39 @@ async def test_a_follow_up_on_a_server(work: Any, strategy: str) -> None:
     assert task_of(state)["run_id"] == list(server.runs)[1]
 
 
+async def test_a_follow_up_that_is_checked_in_one_turn_is_not_lost(work: Any) -> None:
+    server = work(held(AIMessage("first")), held(AIMessage("second")))
+    send = with_check("update_async_task", message="more")
+    agent = deep(server, start(), send, AIMessage("a"), update_strategy="enqueue")
+    task = task_of(await agent.ainvoke(GO, THREAD))
+    first, second = server.runs
+    assert (task["run_id"], task["superseded_run_ids"]) == (second, [first])
+
+
+async def test_cancelling_a_task_on_a_server_stops_its_enqueued_runs_as_well(work: Any) -> None:
+    server = work(held(AIMessage("first")), held(AIMessage("second")))
+    script = [start(), with_id("update_async_task", message="more"), with_id("cancel_async_task")]
+    agent = deep(server, *script, with_id("check_async_task"), AIMessage("a"), update_strategy="enqueue")
+    state = await agent.ainvoke(GO, THREAD)
+    assert [run["status"] for run in server.runs.values()] == ["interrupted", "interrupted"]
+    assert task_of(state)["status"] == json.loads(results(state)[-1].text)["status"] == "cancelled"
+    assert told(state) == []
+    released.set()
+
+
+async def test_a_task_that_ended_on_a_server_before_it_was_cancelled(work: Any) -> None:
+    server = work(AIMessage("from afar"))
+
+    def cancel(messages: list[Any]) -> AIMessage:
+        run_sync(ended, server)
+        return with_id("cancel_async_task")(messages)
+
+    agent = deep(server, start(), cancel, AIMessage("a"), AIMessage("b"))
+    state = await agent.ainvoke(GO, THREAD)
+    assert task_of(state)["status"] == "success"
+    assert results(state)[-1].text.startswith("It had ended before, with the status success")
+
+
 async def test_a_task_that_its_server_lost_has_failed(work: Any) -> None:
     server = work(held(AIMessage("x")))
     listing = calls(call("list_async_tasks"))
@@ -616,6 +832,22 @@ async def test_a_task_that_its_server_lost_has_failed(work: Any) -> None:
     assert task_of(state)["status"] == "error"
     assert "does not know the task any more" in told(state)[0].text
     assert results(state)[-1].text.endswith("(worker), error")
+
+
+async def test_a_status_that_is_not_known_changes_nothing(work: Any) -> None:
+    server = work(held(AIMessage("x")))
+    turns = [(with_id("check_async_task"), calls(call("list_async_tasks")), AIMessage(text)) for text in "bcd"]
+    agent = deep(server, start(), AIMessage("a"), *chain(*turns))
+    await agent.ainvoke(GO, THREAD)
+    await ended(server)
+    for status in ("odd", None, {"a": 1}):
+        for run in server.runs.values():
+            run["status"] = status
+        state = await agent.ainvoke(GO, THREAD)
+        failed, shown = results(state)[-2:]
+        assert (failed.status, task_of(state)["status"]) == ("error", "running")
+        assert shown.text.endswith("running when last seen: it cannot be reached now")
+        assert told(state) == []
 
 
 async def test_a_server_that_answers_nothing_is_not_waited_for(work: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -638,6 +870,32 @@ async def test_a_question_on_a_server_is_shown(work: Any) -> None:
     assert json.loads(asked.text)["interrupts"][0]["value"]["action_requests"][0]["name"] == "write_file"
     assert cancelled.text.startswith("Cancelled.")
     assert json.loads(after.text)["status"] == task_of(state)["status"] == "cancelled"
+
+
+def test_a_run_that_somebody_else_has_started_is_cancelled_as_well(work: Any) -> None:
+    write = calls(call("write_file", file_path="/a", content="x"))
+    server = work(write, held(AIMessage("x")), interrupt_on={"write_file": True})
+    check, cancel = with_id("check_async_task"), with_id("cancel_async_task")
+    agent = deep(server, start(), AIMessage("a"), check, AIMessage("b"), cancel, AIMessage("c"))
+    agent.invoke(GO, THREAD)
+    run_sync(until, lambda: all(run["status"] != "running" for run in server.runs.values()))
+    task = task_of(agent.invoke(GO, THREAD))
+    assert task["status"] == "waiting"
+    answer = {"assistant_id": "agent", "input": {"messages": [("user", "I do it otherwise")]}}
+    other = server.answer("POST", f"/threads/{task['thread_id']}/runs", answer)
+    state = agent.invoke(GO, THREAD)
+    assert (other["status"], task_of(state)["status"]) == ("interrupted", "cancelled")
+
+
+async def test_a_fork_sends_the_conversation_to_the_server(work: Any) -> None:
+    server = work(held(AIMessage("x")))
+    agent = deep(server, start("dig"), AIMessage("a"), AIMessage("b"), mode="fork")
+    await agent.ainvoke({"messages": [("user", "the number is 7")]}, THREAD)
+    await ended(server)
+    sent = server.bodies("/runs")[0]["input"]["messages"]
+    assert [message["type"] for message in sent] == ["human", "ai", "tool", "human"]
+    assert sent[0]["content"] == "the number is 7"
+    assert sent[-1]["content"].endswith("dig")
 
 
 def test_a_refusal_of_the_server_is_an_error_of_the_tool() -> None:
@@ -686,6 +944,23 @@ def started_by(server: LangGraphServer, status: str = "idle") -> dict[str, Any]:
     }
 
 
+async def test_a_graph_on_the_same_server_knows_the_assistant_and_the_context(here: Any) -> None:
+    server = here(held(AIMessage("x")), held(AIMessage("y")))
+    subagent = AsyncSubAgent(name="worker", description="Works.", graph_id="agent")
+    script = [start(), AIMessage("a"), start(), AIMessage("b")]
+    agent = create_deep_agent(
+        ScriptedModel(script=script), subagents=[subagent], checkpointer=InMemorySaver(), context_schema=dict
+    )
+    config = {**THREAD, "metadata": {"assistant_id": "boss"}}
+    await agent.ainvoke(GO, config)
+    await agent.ainvoke(GO, config, context={"user": "ada"})
+    plain, with_context = server.bodies("/runs")
+    assert plain["config"]["configurable"]["deepagents_parent"] == {"thread_id": "1", "assistant_id": "boss"}
+    assert with_context["context"] == {"user": "ada"}
+    assert server.bodies("/threads")[0]["metadata"]["parent_assistant_id"] == "boss"
+    await ended(server)
+
+
 async def test_the_end_of_a_task_wakes_an_idle_supervisor(here: Any) -> None:
     server = here(AIMessage("thanks"))
     agent = served(AIMessage("the report"))
@@ -712,6 +987,26 @@ async def test_a_failure_wakes_the_supervisor_without_details(here: Any) -> None
     await ended(server)
 
 
+async def test_a_busy_supervisor_and_a_waiting_task_wake_nobody(here: Any) -> None:
+    server = here()
+    await served(AIMessage("x")).ainvoke(GO, started_by(server, "busy"))
+    asking = served(calls(call("write_file", file_path="/a", content="x")), interrupt_on={"write_file": True})
+    await asking.ainvoke(GO, started_by(server))
+    assert server.bodies("/runs") == []
+
+
+async def test_an_agent_that_is_woken_knows_the_status(work: Any) -> None:
+    server = work(held(AIMessage("x")))
+    agent = deep(server, start(), AIMessage("a"), AIMessage("b"))
+    task = task_of(await agent.ainvoke(GO, THREAD))
+    event = {key: task[key] for key in ("task_id", "agent_name", "run_id")} | {"status": "success"}
+    message = {"role": "user", "content": "it has ended", "deepagents_notification": event}
+    state = await agent.ainvoke({"messages": [message]}, THREAD)
+    assert task_of(state)["status"] == "success"
+    assert len(told(state)) == 1
+    await ended(server)
+
+
 async def test_a_forged_notification_is_a_message_like_others() -> None:
     lead = Supervisor(spec(RunnableLambda(Gate())), start(), *map(AIMessage, "abcde"))
     task = task_of(await lead.turn())
@@ -722,6 +1017,23 @@ async def test_a_forged_notification_is_a_message_like_others() -> None:
         state = await lead.agent.ainvoke({"messages": [message]}, THREAD)
         assert task_of(state)["status"] == "running"
     await lead.tasks.aclose()
+
+
+async def test_the_notification_of_an_earlier_run_says_so(work: Any) -> None:
+    server = work(held(AIMessage("x")), held(AIMessage("y")))
+    send = with_id("update_async_task", message="more")
+    agent = deep(server, start(), send, AIMessage("a"), AIMessage("b"), AIMessage("c"), update_strategy="enqueue")
+    task = task_of(await agent.ainvoke(GO, THREAD))
+    (earlier,) = task["superseded_run_ids"]
+    event = {"task_id": task["task_id"], "agent_name": "worker", "run_id": earlier, "status": "success"}
+    message = {"role": "user", "content": "it has ended", "deepagents_notification": event}
+    state = await agent.ainvoke({"messages": [message]}, THREAD)
+    assert task_of(state)["status"] == "pending"
+    assert "earlier run" in told(state)[0].text
+    await ended(server)
+
+
+# --- configuration ---------------------------------------------------------------------------------------------------
 
 
 def test_wrong_subagents_are_refused() -> None:

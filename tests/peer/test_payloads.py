@@ -17,8 +17,9 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 from pydantic import PrivateAttr
 
-from deepfs import FilesystemMiddleware, MemoryBackend, create_deep_agent
+from deepfs import FilesystemMiddleware, MemoryBackend, SubAgent, create_deep_agent
 from deepfs.middleware import offloading as blobs
+from deepfs.middleware.unsupported_content import acceptable
 from support.agents import Sandbox, results
 from support.chat import call, calls
 from support.payload_rules import anthropic_faults, google_faults, openai_chat_faults, openai_responses_faults
@@ -211,6 +212,15 @@ def test_files_of_all_kinds_are_valid_in_later_requests(model: Any) -> None:
 
 
 @with_each_model
+def test_an_image_is_shown_to_models_that_accept_images(model: Any) -> None:
+    run(model, calls(call("read_file", file_path="/a.png")), backend=filled())
+    images = (model.profile or {}).get("image_inputs", True)
+    shows = "iVBORw0KGgo" in model.last or "inline_data" in model.last
+    assert shows is images, model.last[-2_000:]
+    assert ("is left out" in model.last) is not images
+
+
+@with_each_model
 def test_results_of_foreign_tools_are_valid(model: Any) -> None:
     answers: list[Any] = ["", " ", [], [""], [{"type": "text", "text": ""}], "word " * 40_000]
     answers.append([{"type": "text", "text": " "}, {"type": "image", "base64": "AAAA" * 100, "mime_type": "image/png"}])
@@ -326,7 +336,70 @@ def test_texts_without_a_block_are_valid(model: Any) -> None:
     assert "look" in model.last
 
 
+@with_each_model
+def test_media_in_answers_of_other_models_are_valid(model: Any) -> None:
+    agent = create_deep_agent(model.play(), backend=filled(), checkpointer=InMemorySaver())
+    answers = (MEDIA[:1], *([{"type": "text", "text": "see"}, block] for block in MEDIA))
+    talk = [message for blocks in answers for message in (HumanMessage("go"), AIMessage(blocks))]
+    agent.invoke({"messages": [*talk, HumanMessage("on")]}, THREAD)
+
+
+def test_media_in_answers_of_the_same_provider_stay() -> None:
+    for name, provider in (("openai responses", "openai"), ("google", "google_genai")):
+        answer = AIMessage(MEDIA[:1], response_metadata={"model_provider": provider})
+        sent = acceptable([HumanMessage("go"), answer, HumanMessage("on")], MODELS[name]())
+        assert sent[1] is answer
+
+
+def test_documents_that_are_texts_are_sent() -> None:
+    plain = {"type": "text-plain", "text": "a text", "mime_type": "text/plain"}
+    former = {"type": "file", "source_type": "text", "text": "a text", "mime_type": "text/plain"}
+    for document in (former, plain):
+        for name in ("anthropic", "openai", "google"):
+            (sent,) = acceptable([HumanMessage([document])], MODELS[name]())
+            assert sent.content == [plain if name == "anthropic" else {"type": "text", "text": "a text"}]
+
+
+def test_urls_keep_what_the_model_fetches() -> None:
+    url = "https://example.org/a"
+    image = {"type": "image", "url": url}
+    forms: list[Any] = [
+        {"type": "image_url", "image_url": url},
+        {"type": "input_image", "image_url": url},
+        {"type": "image", "source": {"type": "url", "url": url}},
+    ]
+    for name in ("anthropic", "openai", "google"):
+        (sent,) = acceptable([HumanMessage([image, *forms])], MODELS[name]())
+        own = forms[2] if name == "anthropic" else image
+        assert sent.content == [image, image, image, own]
+    known = {"type": "input_image", "file_id": "file-1"}
+    (sent,) = acceptable([HumanMessage([known])], MODELS["openai responses"]())
+    assert sent.content == [known]
+    file = {"type": "file", "url": url, "mime_type": "application/pdf"}
+    for name, is_sent in (("anthropic", True), ("openai", False), ("openai responses", True)):
+        (sent,) = acceptable([HumanMessage([file])], MODELS[name]())
+        assert (sent.content == [file]) is is_sent
+
+
 # --- subagents, people, repairs, summaries ---------------------------------------------------------------------------
+
+
+@with_each_model
+def test_requests_of_subagents_are_valid(model: Any) -> None:
+    silent = SubAgent(name="silent", description="Says nothing.", system_prompt="")
+    state = run(
+        model,
+        calls(call("task", description="say nothing", subagent_type="silent")),
+        calls(call("read_file", file_path="/a.mp3"), call("read_file", file_path="/a.png")),
+        AIMessage(""),
+        calls(
+            call("task", description=" \n", subagent_type="silent"),
+            call("task", description="x", subagent_type="none"),
+        ),
+        subagents=[silent],
+        backend=filled(),
+    )
+    assert [message.status for message in results(state)] == ["success", "error", "error"]
 
 
 DECISIONS: list[dict[str, Any]] = [
@@ -390,3 +463,37 @@ def test_a_conversation_with_blank_messages_and_blocks_is_valid(model: Any) -> N
     for said in ("", [], [BLANK, {"type": "text", "text": "go"}], "go"):
         state = agent.invoke({"messages": [HumanMessage(said)]}, THREAD)
     assert state["messages"][0].content == "", "what is stored stays as it is"
+
+
+@with_each_model
+def test_summarized_conversations_are_valid(model: Any) -> None:
+    model.profile = {**(model.profile or {}), "max_input_tokens": 2_000}
+    turns = [  # Some of them are taken as summaries.
+        turn
+        for _ in range(6)
+        for turn in (
+            AIMessage("Let me see.", tool_calls=[call("read_file", file_path="/a.png")]),
+            AIMessage("word " * 400),
+        )
+    ]
+    agent = create_deep_agent(model.play(*turns), backend=filled(), checkpointer=InMemorySaver())
+    for number in range(5):
+        agent.invoke({"messages": [HumanMessage(f"question {number}")]}, THREAD)
+    assert "/conversation_history/1.md" in model.last
+
+
+def test_the_checks_find_invalid_requests() -> None:
+    """Each check finds the fault in an invalid request."""
+    pixel = [{"type": "audio", "base64": "AAAA" * 100, "mime_type": "audio/mpeg"}]
+    asked = [SystemMessage([{"type": "text", "text": ""}]), HumanMessage("go"), calls(call("ls"))]
+    for name in ("anthropic", "openai", "openai responses", "google"):
+        made = MODELS[name]()
+        assert list(made.judged(made.request(asked))), name
+        if name != "anthropic":
+            answer = [HumanMessage("go"), calls({**call("ls"), "id": "c"}), _result(pixel)]
+            found = list(made.judged(made.request(answer)))
+            assert bool(found) is (name != "google"), name
+
+
+def _result(content: Any) -> Any:
+    return ToolMessage(content, tool_call_id="c", name="ls")

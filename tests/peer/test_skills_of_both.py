@@ -7,13 +7,16 @@ import pytest
 from deepagents import create_deep_agent as create_peer_agent
 from deepagents.backends import FilesystemBackend as PeerBackend
 from deepagents.middleware import skills as peer
-from langchain_core.messages import AIMessage
+from langchain.agents.middleware.types import ModelRequest
+from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
+from langchain_core.tools import tool
+from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
 
-from deepfs import FilesystemBackend, create_deep_agent
+from deepfs import FilesystemBackend, MemoryBackend, create_deep_agent
 from deepfs.middleware import skills as own
 from support.agents import Invoke, invoke
-from support.chat import ScriptedModel
+from support.chat import ScriptedModel, call, calls
 
 __all__ = ["invoke"]
 
@@ -52,6 +55,34 @@ def test_the_same_files_are_the_same_skills(root: Path) -> None:
     update = ours.before_agent({}, None) or {}
     assert update["skills_metadata"] == theirs.before_agent({}, None, {})["skills_metadata"]
     assert len(update["skills_metadata"]) == 8
+
+
+@tool
+def merge_pdf() -> str:
+    """Merge."""
+    return "merged"
+
+
+def read(path: str) -> list[AnyMessage]:
+    turn = calls(call("read_file", file_path=path))
+    return [turn, ToolMessage("text", tool_call_id=turn.tool_calls[0]["id"])]
+
+
+def test_models_that_take_tools_in_messages_get_them_behind_the_turn() -> None:
+    files = MemoryBackend()
+    files.write("/skills/pdf/SKILL.md", "---\nname: pdf\ndescription: d\nmetadata:\n  include_tools: merge_pdf\n---\n")
+    skills = own.SkillsMiddleware(backend=files, sources=["/skills"], tools=[merge_pdf])
+    seen: list[ModelRequest[Any]] = []
+    request = ModelRequest[Any](
+        model=ChatOpenAI(model="gpt-5", api_key="x", profile={"mid_conversation_tools": True}),
+        messages=[*read("/skills/pdf/SKILL.md"), AIMessage("Read."), *read("/skills/x/SKILL.md")],
+        state=skills.before_agent({}, None),
+    )
+    skills.wrap_model_call(request, lambda sent: seen.append(sent))
+    assert [message.type for message in seen[0].messages] == ["ai", "tool", "system", "ai", "ai", "tool"]
+    [block] = seen[0].messages[2].content
+    assert (block["type"], block["tools"][0]["name"]) == ("additional_tools", "merge_pdf")
+    assert seen[0].tools == []
 
 
 def test_a_thread_of_deepagents_goes_on(root: Path, invoke: Invoke) -> None:

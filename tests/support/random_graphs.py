@@ -322,7 +322,8 @@ class RandomGraph:
     def run(self, saver: Any, thread: str) -> Any:
         """Run the graph to its end, resuming it after failures and interrupts; returns the final values."""
         app, config, given = self.builder.compile(checkpointer=saver), self.config(thread), {"files": self.files}
-        durability = self.random.choice(["sync", "async", "exit"])
+        # With "exit", threads of LangGraph lose writes of one another: github.com/langchain-ai/langgraph/issues/8115.
+        durability = self.random.choice(["sync", "async"])
         for _ in range(60):
             self.begin_invocation()
             try:

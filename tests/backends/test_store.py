@@ -232,3 +232,7 @@ async def test_a_store_that_ignores_offsets_is_no_endless_listing() -> None:
     await backend.aupload_files([(f"/{number}", b"x") for number in range(5)])
     listed = await backend.als("/")
     assert (listed.code, "a part of its items" in str(listed.error)) == (ErrorCode.BACKEND_ERROR, True)
+
+
+def test_outside_of_a_graph_a_store_must_be_given() -> None:
+    assert "found no store: pass it one" in str(StoreBackend(namespace=("a",)).read("/a").error)

@@ -14,6 +14,7 @@ from deepfs import (
     BackendProtocol,
     CompositeBackend,
     ErrorCode,
+    FilesystemMiddleware,
     FilesystemState,
     MemoryBackend,
     StateBackend,
@@ -147,3 +148,8 @@ class TestOldNames:
             assert backend.ls_info("/none") == []
         with pytest.deprecated_call():
             assert "not found" in backend.grep_raw("x", "/none")
+
+
+def test_the_class_of_the_state_stands_for_a_backend() -> None:
+    with Warned("the class StateBackend as a backend"):
+        assert type(FilesystemMiddleware(backend=StateBackend).backend) is StateBackend

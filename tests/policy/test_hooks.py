@@ -152,6 +152,20 @@ async def test_a_rate_limit_denies_until_time_has_passed() -> None:
     assert caught.value.retry_after == 4.0
 
 
+@pytest.mark.parametrize(
+    ("limit", "operations", "error", "text"),
+    [
+        (0, None, ValueError, "at least one operation"),
+        (1, ["write_file"], ValueError, "known are ls, read,"),
+        (1, [], ValueError, "operations is empty"),
+        (1, "read_raw", TypeError, "operations is a collection of names"),
+    ],
+)
+def test_a_wrong_rate_limit_is_refused(limit: Any, operations: Any, error: Any, text: str) -> None:
+    with pytest.raises(error, match=text):
+        RateLimit(limit, 1, operations)
+
+
 async def test_a_rate_limit_counts_concurrent_calls() -> None:
     backend = HookedBackend(MemoryBackend(), [RateLimit(5, 3600)])
     results: list[bool] = []

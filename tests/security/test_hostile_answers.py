@@ -92,9 +92,11 @@ async def test_a_frame_that_is_not_whole_and_unchanged_is_refused() -> None:
 
 
 async def test_an_answer_that_cannot_be_decompressed_is_refused() -> None:
-    for text in ("!!!!", b64encode(gzip.compress(b"ok\n" * 100)[:-9]).decode(), b64encode(b"\x1f\x8b no").decode()):
+    packed = gzip.compress(b"ok\n" * 100)
+    for wrong in (b"\x1f\x8b no", packed[:-9], packed + b"more", gzip.compress(bytes(Modest.answer_bytes * 3))):
+        text = b64encode(wrong).decode()
         checksum = sha256(text.encode()).hexdigest()
-        sandbox = LyingSandbox(lambda words, text=text, sum=checksum: framed(words[0], text, len(text), sum))  # type: ignore[misc]
+        sandbox = Modest(lambda words, text=text, sum=checksum: framed(words[0], text, len(text), sum))  # type: ignore[misc]
         assert (await sandbox.als("/d")).code == "backend_error"
 
 

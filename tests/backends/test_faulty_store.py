@@ -262,7 +262,7 @@ def inner(request: pytest.FixtureRequest) -> str:
 # Hypothesis warns because a database driver uses `random` on the loop while another thread draws a program.
 @pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.parametrize("steps", few_or_many(600, 10_000))
+@pytest.mark.parametrize("steps", few_or_many(300, 10_000))
 async def test_stored_files_agree_with_the_reported_results(inner: str, steps: int) -> None:
     if inner == "memory":
         await play(Player(InMemoryStore()), steps)
@@ -283,7 +283,7 @@ async def play(player: Player, steps: int) -> None:
     )
     @hypothesis.given(programs(), faults, st.sampled_from((None, 2, 3, 5)))
     def run(program: list[Step], faults: list[str | None], cap: int | None) -> None:
-        # Some faults need a listing of several pages, which not every 600 steps have.
+        # Some faults need a listing of several pages, which not every 300 steps have.
         if player.played < steps or not player.happened.keys() >= set(FAULTS):
             anyio.from_thread.run(player.play, program, faults, cap)
 

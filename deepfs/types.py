@@ -69,6 +69,7 @@ class _Encodable:
 
         return core_schema.no_info_plain_validator_function(
             lambda given: given if isinstance(given, cls) else convert(given, cls),
+            json_schema_input_schema=core_schema.dict_schema(),
             serialization=core_schema.plain_serializer_function_ser_schema(
                 _Encodable.to_dict, return_schema=core_schema.dict_schema()
             ),
@@ -223,6 +224,12 @@ class Result(_Coded, Generic[_PayloadT]):
         if name not in self.__struct_fields__:
             raise KeyError(name)
         return getattr(self, name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.keys()
+
+    __iter__ = None
+    """Without it, Python would ask for the items 0, 1 and so on."""
 
     def unwrap(self) -> _PayloadT:
         """Return the payload: what was listed, read or found, or the path that was changed.

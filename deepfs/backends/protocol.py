@@ -714,12 +714,20 @@ def supports_execute(backend: object) -> bool:
     return isinstance(capabilities, Capabilities) and capabilities.executes
 
 
-def parts_by_caller(backend: object, *chosen: Literal["namespace", "backend"]) -> list[BackendProtocol]:
-    """The parts of a backend, or itself, of which a factory decides by the caller what they are `chosen` for."""
-    if not isinstance(backend, BackendProtocol):
-        return []
-    own = [backend] if backend._chosen_by_caller in chosen else []
-    return [*own, *(part for inner in backend.inner_backends() for part in parts_by_caller(inner, *chosen))]
+def parts_by_caller(backend: object) -> list[BackendProtocol]:
+    """The parts of a backend, or itself, of which a factory decides by the caller which files they have."""
+    return [part for part in _parts(backend) if isinstance(part, BackendProtocol) and part._chosen_by_caller]
+
+
+def is_by_namespace(backend: object) -> bool:
+    """Whether factories of namespaces decide by the caller about all files of a backend, whatever it consists of."""
+    return all(isinstance(part, BackendProtocol) and part._chosen_by_caller == "namespace" for part in _parts(backend))
+
+
+def _parts(backend: object) -> list[object]:
+    """The backends that store the files of a backend."""
+    inner = backend.inner_backends() if isinstance(backend, BackendProtocol) else ()
+    return [part for each in inner for part in _parts(each)] or [backend]
 
 
 def execute_accepts_timeout(cls: type[Any]) -> bool:

@@ -175,9 +175,10 @@ def warn_of_unknown_tools(interrupt_on: InterruptOn, tools: Iterable[Any]) -> No
     It is no error: middleware may add a tool to a call of the model.
     """
     names = {*TOOL_NAMES, *COMPOUND_TOOLS, *map(_tool_name, tools)}
-    for name in interrupt_on.keys() - names:
-        similar = "".join(f"; did you mean {each!r}?" for each in get_close_matches(name, names, n=1, cutoff=0.5))
-        warnings.warn(f"interrupt_on: no tool is named {name!r}, so nobody is asked{similar}", stacklevel=3)
+    for name in (name for name, asks in interrupt_on.items() if asks and name not in names):
+        similar = [each for each in sorted(names) if name in each] or get_close_matches(name, names, 1, 0.7)
+        meant = f"; did you mean {similar[0]!r}?" if similar else ""
+        warnings.warn(f"interrupt_on: no tool of the agent is named {name!r}{meant}", stacklevel=3)
 
 
 def _tool_name(tool: Any) -> str:

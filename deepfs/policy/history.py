@@ -48,8 +48,6 @@ _OWN_BITS = 0o700
 _ATTEMPTS = 100
 """How often a change is tried anew because another process changed the file after it was kept."""
 _NO_MODE = "none"
-_NO_VERSION = "no version"
-"""A condition that never holds, so that nothing is written."""
 _CHANGED_MEANWHILE = frozenset({ErrorCode.CONFLICT, ErrorCode.ALREADY_EXISTS})
 _is_mode = re.compile("[0-7]{1,4}").fullmatch
 _is_number = re.compile(r"[0-9]{8,18}").fullmatch
@@ -82,13 +80,10 @@ class _SavedContent(NamedTuple):
 class HistoryBackend(WrapperBackend):
     """Keeps the content of files before each change that passes through it.
 
-    A change that fails keeps nothing. A change whose version cannot be stored does not happen. A version can be read if
+    A change that fails keeps nothing. A change whose version cannot be stored does not happen; only a deletion does
+    where a quota has no room for the version, since it is the way out. A version can be read if
     its path may be read through `inner` now, and restored if the path may be written, whichever object stored it. Reads
     of `versions` without this object are not subject to these rules.
-
-    Where a quota is used up, the oldest versions of any files make room, for versions and for the files beside them. If
-    they are too few, none is deleted and the change is `quota_exceeded`; only a deletion then happens without a
-    version, since it is the way out. A stream is not sent again: its file must fit as it is.
 
     Deleted and moved files can be restored at the path that they had. Versions are private to the owner of the storage,
     and a restored file is open to no more accounts than its version was.
@@ -138,8 +133,7 @@ class HistoryBackend(WrapperBackend):
         super().__init__(files if versions is not None else _without(files, self._directory))
         self._beneath = files
         self._versions = files if versions is None else as_backend(versions)
-        files_by_caller = parts_by_caller(files, "namespace", "backend")
-        if files_by_caller and not parts_by_caller(self._versions, "namespace", "backend"):
+        if parts_by_caller(files) and not parts_by_caller(self._versions):
             raise ValueError(
                 "the versions of all callers of a factory, of a namespace or of backends, would lie in one place: "
                 "leave out `versions`, or give it a factory too"
@@ -319,8 +313,6 @@ class HistoryBackend(WrapperBackend):
                     await self._keep_tree(path, saved, deep=removes, must_fit=not isinstance(operation, Delete))
             pinned = self._pin(operation, touched, saved)
             result = await super().run(pinned)
-            while not result.ok and await self._make_room_beside(error_from(result), saved):
-                result = await super().run(pinned)
             surely_unchanged = pinned is not operation and result.code in _CHANGED_MEANWHILE
             succeeded = result.ok
             return None if surely_unchanged else result
@@ -358,7 +350,7 @@ class HistoryBackend(WrapperBackend):
             done: dict[str, bool] = {}
             try:
                 codes = {path: await self._try_keep(each, saved) for path, each in touched.items()}
-                stored = iter(await self._store([file for file in files if codes[file[0]] is None], saved))
+                stored = iter(await self.inner.aupload_files([file for file in files if codes[file[0]] is None]))
                 outcomes = [
                     next(stored) if code is None else FileUploadResponse(path, code)
                     for path, code in ((path, codes[path]) for path, _ in files)
@@ -368,18 +360,6 @@ class HistoryBackend(WrapperBackend):
                 return outcomes
             finally:
                 await self._settle(saved, done)
-
-    async def _store(self, files: list[tuple[str, bytes]], saved: list[_SavedContent]) -> list[FileUploadResponse]:
-        outcomes = list(await self.inner.aupload_files(files))
-        given = [path for path, _ in files]
-        for number, (path, content) in enumerate(files):
-            # A path that is there twice must keep the content of the last that was stored.
-            while outcomes[number].error == ErrorCode.QUOTA_EXCEEDED and given.count(path) == 1:
-                error = await _find_missing_room(self.inner, path, len(content))
-                if not await self._make_room_beside(error, saved):
-                    break
-                [outcomes[number]] = await self.inner.aupload_files([(path, content)])
-        return outcomes
 
     async def _upload_stream(self, operation: UploadStream) -> FileUploadResponse:
         path = paths.normalize(operation.path)
@@ -400,10 +380,9 @@ class HistoryBackend(WrapperBackend):
 
         The file is read twice, because the name of a version includes the hash of its content.
         """
-        before = await self._hash_by_stream(path)
-        if before is None:
+        digest = await self._hash_by_stream(path)
+        if digest is None:
             return
-        digest = before.version()
         copied: list[str] = []
         access = current_access()
 
@@ -415,15 +394,15 @@ class HistoryBackend(WrapperBackend):
             return stored
 
         with unchecked():
-            await self._save(path, digest, before.size, copy, saved, is_streamed=True)
+            await self._save(path, digest, copy, saved, is_streamed=True)
         if copied and copied != [digest]:
             last = saved.pop()
             with unchecked():
                 await run_shielded(partial(self._forget, last.place, last.number, last.name))
             raise ConflictError(path)
 
-    async def _hash_by_stream(self, path: str) -> "_Digest | None":
-        """The digest of the file, read in chunks; None if there is no file."""
+    async def _hash_by_stream(self, path: str) -> str | None:
+        """The content version of the file, read in chunks; None if there is no file."""
         content = _Digest()
         try:
             async with aclosing(self.inner.adownload_stream(path)) as chunks:
@@ -435,7 +414,7 @@ class HistoryBackend(WrapperBackend):
             if error.code is ErrorCode.PERMISSION_DENIED:
                 raise
             raise _keeping_error(path, error.code) from error
-        return content
+        return content.version()
 
     async def _try_keep(self, touched: list[str], saved: list[_SavedContent]) -> str | None:
         """Store the files before they are replaced; return the error code if that fails."""
@@ -461,7 +440,7 @@ class HistoryBackend(WrapperBackend):
                 if content is None:
                     continue
                 try:
-                    await self._save(each, version(content), len(content), partial(self._put, content), saved)
+                    await self._save(each, version(content), partial(self._put, content), saved)
                 except QuotaExceededError:
                     if must_fit:
                         raise
@@ -499,8 +478,7 @@ class HistoryBackend(WrapperBackend):
         """
         try:
             if saved.is_streamed:
-                now = await self._hash_by_stream(saved.path)
-                return now is None or now.version() != saved.content_version
+                return await self._hash_by_stream(saved.path) != saved.content_version
             content = await self._current(saved.path)
         except DeepFSError:
             return True
@@ -534,29 +512,10 @@ class HistoryBackend(WrapperBackend):
         self,
         path: str,
         digest: str,
-        size: int,
         store: Callable[[str], Awaitable[FileUploadResponse]],
         saved: list[_SavedContent],
         *,
         is_streamed: bool = False,
-    ) -> None:
-        """Call `store` with a new path for this content, and again once older versions have made room for it."""
-        while True:
-            try:
-                return await self._try_save(path, digest, size, store, saved, is_streamed=is_streamed)
-            except QuotaExceededError as error:
-                if not await self._make_room(error, saved):
-                    raise
-
-    async def _try_save(
-        self,
-        path: str,
-        digest: str,
-        size: int,
-        store: Callable[[str], Awaitable[FileUploadResponse]],
-        saved: list[_SavedContent],
-        *,
-        is_streamed: bool,
     ) -> None:
         """Call `store` with a new path for this content.
 
@@ -575,56 +534,17 @@ class HistoryBackend(WrapperBackend):
                     paths.join(place, f"{number:08d}"), f"{mode:o}" if mode is not None else _NO_MODE
                 )
             ).ok:
-                if claimed.code is ErrorCode.QUOTA_EXCEEDED:
-                    raise error_from(claimed).with_paths(lambda _: path)
                 if claimed.code is not ErrorCode.ALREADY_EXISTS:
-                    raise BackendError(path, f"it could not be kept in the history: {claimed.error}")
+                    raise _not_kept(path, claimed.code, claimed.error)
                 number += 1
             name = f"{number:08d}-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}-{digest}"
             # Appended before the call: if the result is lost, the file may have been stored all the same.
             saved.append(_SavedContent(path, place, number, name, digest, is_streamed))
             stored = await store(paths.join(place, name))
         if stored.error == ErrorCode.QUOTA_EXCEEDED:
-            error = await _find_missing_room(self._versions, paths.join(place, name), size)
             await run_shielded(partial(self._forget, *saved.pop()[1:4]))
-            raise error.with_paths(lambda _: path)
         if stored.error is not None:
-            raise BackendError(path, f"it could not be kept in the history: {stored.error}")
-
-    # --- room ---
-
-    async def _make_room_beside(self, error: DeepFSError, saved: Sequence[_SavedContent]) -> bool:
-        """As `_make_room`, for a change of a file that lies in the same storage as the versions."""
-        if self._versions is not self._beneath:
-            return False
-        with unchecked():
-            return await self._make_room(error, saved)
-
-    async def _make_room(self, error: DeepFSError, saved: Sequence[_SavedContent]) -> bool:
-        """Delete the oldest versions, without those just `saved`, if that makes the room that `error` lacks."""
-        if not isinstance(error, QuotaExceededError) or error.size is None or error.limit is None:
-            return False
-        missing = max(1, error.size - error.limit)
-        try:
-            listing = await self._versions.alist_tree(self._directory)
-        except NotFoundError:
-            return False
-        names = [(paths.parent(entry.path), paths.name(entry.path), entry.size) for entry in listing.entries]
-        found = [(each, place, name) for place, name, size in names if (each := _version_in(name, size))]
-        latest = {place: each.number for each, place, _ in sorted(found, key=lambda found: found[0].number)}
-        mine = {each.name for each in saved}
-        old = sorted((each.saved_at, place, name, each) for each, place, name in found if name not in mine)
-        rooms = [1 if error.unit == "files" else each.size or 0 for _, _, _, each in old]
-        if sum(rooms) < missing:  # It would not fit without them either.
-            return False
-        for (_, place, name, each), room in zip(old, rooms, strict=True):
-            if missing <= 0:
-                break
-            missing -= room
-            await self._versions.adelete(paths.join(place, name))
-            if each.number < latest[place]:  # The latest number stays, so that none is given twice.
-                await self._versions.adelete(paths.join(place, f"{each.number:08d}"))
-        return True
+            raise _not_kept(path, stored.error, stored.error)
 
     async def _prune(self, place: str) -> None:
         versions, claims = await self._list_versions(place)
@@ -664,12 +584,10 @@ class _Digest:
 
     def __init__(self) -> None:
         self._digest = content_digest()
-        self.size = 0
 
     async def pass_on(self, chunks: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:
         async for chunk in chunks:
             self._digest.update(chunk)
-            self.size += len(chunk)
             yield chunk
 
     def version(self) -> str:
@@ -686,15 +604,15 @@ def _version_in(name: str, size: int | None) -> Version | None:
     return None
 
 
-async def _find_missing_room(backend: BackendProtocol, path: str, size: int) -> DeepFSError:
-    """Why an upload of `size` bytes exceeds a quota, of which its response only says that."""
-    refused = await backend.awrite(path, "x" * size, if_match=_NO_VERSION)
-    error = error_from(refused)
-    return error if isinstance(error, QuotaExceededError) else error_about(ErrorCode.QUOTA_EXCEEDED, path, "it is full")
-
-
 def _keeping_error(path: str, code: str) -> DeepFSError:
     return BackendError(path, f"it could not be kept in the history: {code}")
+
+
+def _not_kept(path: str, code: str | None, told: str | None) -> DeepFSError:
+    """Why a version was not stored: where a quota is used up, that is the condition of the change as well."""
+    if code == ErrorCode.QUOTA_EXCEEDED:
+        return error_about(ErrorCode.QUOTA_EXCEEDED, path, "there is no room for what it was")
+    return BackendError(path, f"it could not be kept in the history: {told}")
 
 
 def _is_in(path: str, directory: str) -> bool:

@@ -232,9 +232,9 @@ class HookedBackend(WrapperBackend):
 def map_contents(result: T, change: Callable[[str], str]) -> T:
     """A copy of a result that shows other contents of files, as an `after` hook or a layer returns it.
 
-    It covers all ways in which contents leave a backend: reads, the lines of matches and those beside them, downloads,
-    the output of commands, and the lines that a failed edit shows. A search for a text that `change` hides still tells
-    where it is.
+    It covers reads, the lines of matches and those beside them, downloads and the output of commands; a failed edit
+    shows no lines. A search for a text that `change` hides still tells where it is, and the version of a file, and
+    `files_update`, are those of what is stored. `change` sees each window, line or file alone.
 
     Args:
         result: The result of any operation, of one item of a batch, or of a whole batch.
@@ -253,8 +253,8 @@ def map_contents(result: T, change: Callable[[str], str]) -> T:
         case GrepResult(matches=list(matches)):
             shown = replace_fields(result, matches=[_map_match(match, change) for match in matches])
         case EditResult() if isinstance(error := error_behind(result), NoMatchError) and error.hint:
-            error = NoMatchError(error.path or "", change(error.hint), is_decorated=error.is_decorated)
-            shown = failure(EditResult, error)
+            # The hint shows pieces of lines, in which `change` need not know what it looks for.
+            shown = failure(EditResult, NoMatchError(error.path or "", is_decorated=error.is_decorated))
         case FileDownloadResponse(content=bytes(content)):
             shown = replace(result, content=_map_bytes(content, change))
         case ExecuteResponse():

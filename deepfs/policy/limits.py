@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from deepfs._brief import arguments
-from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol, Capabilities, parts_by_caller
+from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol, Capabilities, is_by_namespace, parts_by_caller
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import NotSupportedError, PermissionDeniedError, QuotaExceededError
 from deepfs.operations import Batch, Execute, ListTree, Operation
@@ -176,8 +176,8 @@ class QuotaBackend(ChangePolicy):
 
     Raises:
         TypeError: A limit is no integer.
-        ValueError: A limit is negative, or none is given; or `inner` is a factory of backends, since the files of all
-            its callers would be counted together.
+        ValueError: A limit is negative, or none is given; or a factory decides about a part of `inner` only, or makes
+            backends, since the files of all callers would be counted together.
     """
 
     is_synchronous: bool = True
@@ -186,11 +186,11 @@ class QuotaBackend(ChangePolicy):
     def __init__(self, inner: BACKEND_TYPES, max_bytes: int | None = None, max_files: int | None = None) -> None:
         super().__init__(inner)
         _check_limits(max_bytes=max_bytes, max_files=max_files)
-        self._by_caller = parts_by_caller(self.inner, "namespace")
-        if parts_by_caller(self.inner, "backend"):
+        self._by_caller = parts_by_caller(self.inner)
+        if self._by_caller and not is_by_namespace(self.inner):
             raise ValueError(
-                "a quota over a factory of backends would count the files of all callers together: "
-                "make a backend with a factory for its namespace, and a quota over it"
+                "a quota would count the files of all callers together, since these share a part of the storage, or a "
+                "factory makes backends: make a quota over each part that has a factory for its namespace"
             )
         self._max_bytes = max_bytes
         self._max_files = max_files

@@ -26,8 +26,8 @@ def test_tools_of_the_agent_and_of_its_subagents_can_be_asked_about(name: str) -
 
 
 def test_a_tool_that_does_not_exist_is_told() -> None:
-    with pytest.warns(UserWarning, match=r"no tool is named 'write'.*'write_file'") as told:
-        create(interrupt_on={"write": True, "edit_file": True})
+    with pytest.warns(UserWarning, match=r"no tool of the agent is named 'write'.*'write_file'") as told:
+        create(interrupt_on={"write": True, "edit_file": True, "rm": False})
     assert [warning.filename for warning in told] == [__file__]
 
 

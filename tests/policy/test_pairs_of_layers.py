@@ -1,4 +1,4 @@
-"""Every layer over every other, over every storage: they do what it does alone, in the little room of a quota."""
+"""Every layer over every other, over every storage: they do what it does alone."""
 
 from collections.abc import Callable
 from itertools import permutations
@@ -26,14 +26,14 @@ LAYERS: Final[dict[str, Callable[[BackendProtocol], BackendProtocol]]] = {
     "history": HistoryBackend,
     "hooks": lambda inner: HookedBackend(inner, [RateLimit(10_000, seconds=60)]),
     "mount": lambda inner: CompositeBackend(inner, {"/elsewhere": MemoryBackend()}),
-    "quota": lambda inner: QuotaBackend(inner, max_bytes=1_000),
+    "quota": lambda inner: QuotaBackend(inner, max_bytes=10_000),
     "rules": lambda inner: PermissionedBackend(inner, [FilesystemPermission(["read", "write"], ["/**/.env"], "deny")]),
     "traces": TracedBackend,
 }
 
 
 def answers(files: BackendProtocol) -> list[object]:
-    """What a short program gets, in which 600 bytes are stored at most."""
+    """What a short program gets."""
     told: list[object] = [files.write("/work/a.md", "1" * 300).code]
     told += [files.write("/work/a.md", f"{number}" * 300, overwrite=True).code for number in range(5)]
     told += [outcome.error for outcome in files.upload_files([("/work/b.bin", b"\0" * 200), ("/work/../x/..", b"")])]

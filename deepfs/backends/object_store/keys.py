@@ -93,7 +93,14 @@ class BucketPlace(NamedTuple):
 _SCHEMES: Final = {"s3": "S3Store", "s3a": "S3Store", "gs": "GCSStore", "az": "AzureStore", "azure": "AzureStore"}
 _NAMES: Final = ("bucket", "container_name", "account_name", "endpoint", "aws_endpoint_url_s3", "use_emulator")
 """The options that say which bucket is meant. The others are not looked at: some of them are secret."""
-_CLIENT_OPTIONS: Final = ("allow_http", "allow_invalid_certificates", "connect_timeout", "proxy_url", "timeout")
+_CLIENT_OPTIONS: Final = frozenset(
+    {
+        "allow_http", "allow_invalid_certificates", "connect_timeout", "default_content_type", "default_headers",
+        "http1_only", "http2_keep_alive_interval", "http2_keep_alive_timeout", "http2_keep_alive_while_idle",
+        "http2_only", "pool_idle_timeout", "pool_max_idle_per_host", "proxy_ca_certificate", "proxy_excludes",
+        "proxy_url", "randomize_addresses", "root_certificate", "timeout", "user_agent",
+    }
+)  # fmt: skip
 """What users take for options of the store, as the driver does until one asks it which it has."""
 
 
@@ -129,7 +136,7 @@ def store_of_url(url: str, prefix: str, options: Mapping[str, Any], attempts: in
     client = {name: value for name, value in options.items() if name in _CLIENT_OPTIONS}
     if client:
         options = {name: value for name, value in options.items() if name not in client}
-        options["client_options"] = client | options.get("client_options", {})
+        options["client_options"] = client | (options.get("client_options") or {})
     try:
         store = kind(parts.netloc, **{"retry_config": _retries(0), **options})
         resending = kind(parts.netloc, **{"retry_config": _retries(attempts - 1), **options})

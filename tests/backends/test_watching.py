@@ -8,7 +8,7 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from langgraph.store.memory import InMemoryStore
 
@@ -48,6 +48,7 @@ def test_later_changes_do_not_replace_a_resync() -> None:
     assert [event.kind for event in _drained(buffer)] == ["resync"]
 
 
+@example([("a", True), ("b", True)], 1)
 @given(st.lists(st.one_of(st.none(), st.tuples(st.sampled_from("abcd"), st.booleans()))), st.integers(1, 4))
 def test_what_is_read_and_what_is_pending_give_the_real_files(steps: list[Any], most: int) -> None:
     real: set[str] = set()

@@ -81,9 +81,9 @@ class HistoryBackend(WrapperBackend):
     """Keeps the content of files before each change that passes through it.
 
     A change that fails keeps nothing. A change whose version cannot be stored does not happen; only a deletion does
-    where a quota has no room for the version, since it is the way out. A version can be read if
-    its path may be read through `inner` now, and restored if the path may be written, whichever object stored it. Reads
-    of `versions` without this object are not subject to these rules.
+    where a quota has no room for the version, since it is the way out. A version can be read if its path may be read
+    through `inner` now, and restored if the path may be written, whichever object stored it. Reads of `versions`
+    without this object are not subject to these rules.
 
     Deleted and moved files can be restored at the path that they had. Versions are private to the owner of the storage,
     and a restored file is open to no more accounts than its version was.

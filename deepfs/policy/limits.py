@@ -2,10 +2,11 @@
 
 import os
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from copy import copy
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
+from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
@@ -145,6 +146,10 @@ def _check_operations(given: Collection[str]) -> None:
 # --- bytes and files -------------------------------------------------------------------------------------------------
 
 
+_MOST_CALLERS: Final = 1_000
+"""How many callers' counts a quota keeps, the latest ones; each takes about 3 kB."""
+
+
 class Usage(NamedTuple):
     """How much is stored."""
 
@@ -194,7 +199,8 @@ class QuotaBackend(ChangePolicy):
             )
         self._max_bytes = max_bytes
         self._max_files = max_files
-        self._of_callers: dict[Hashable, QuotaBackend] = {}
+        self._of_callers: WeakValueDictionary[Hashable, QuotaBackend] = WeakValueDictionary()
+        self._recent: OrderedDict[Hashable, QuotaBackend] = OrderedDict()
         self._start()
 
     def _start(self) -> None:
@@ -211,13 +217,24 @@ class QuotaBackend(ChangePolicy):
         if not self._by_caller:
             return self
         place = tuple([(await part.astorage_place("/")).keys for part in self._by_caller])
-        if place not in self._of_callers:
-            made = copy(self)
-            made._by_caller = []
-            made._locks = path_locks(("changes", id(made)))
-            made._start()
-            self._of_callers.setdefault(place, made)
-        return self._of_callers[place]
+        with self._lock:
+            quota = self._of_callers.get(place)
+            if quota is None:
+                quota = self._of_callers[place] = self._copy_for_caller()
+            # One with a change in progress is held by its call; another one is counted anew when it is needed again.
+            self._recent[place] = quota
+            self._recent.move_to_end(place)
+            if len(self._recent) > _MOST_CALLERS:
+                self._recent.popitem(last=False)
+        return quota
+
+    def _copy_for_caller(self) -> "QuotaBackend":
+        made = copy(self)
+        made._by_caller = []
+        made._of_callers, made._recent = WeakValueDictionary(), OrderedDict()
+        made._locks = path_locks(("changes", id(made)))
+        made._start()
+        return made
 
     async def ausage(self) -> Usage:
         """Return what is stored, with the room reserved for changes in progress.

@@ -480,7 +480,7 @@ def test_over_backends_of_many_callers_there_is_no_quota_and_no_place_for_versio
 
 
 @pytest.mark.anyio
-async def test_each_namespace_of_a_factory_has_the_whole_quota(tmp_path: Path) -> None:
+async def test_each_namespace_of_a_factory_has_the_whole_quota(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tenant: ContextVar[str] = ContextVar("tenant", default="ada")
     store = StoreBackend(InMemoryStore(), namespace=lambda _: (tenant.get(), "files"))
     async with SqliteBackend(tmp_path / "files.db", lambda _: (tenant.get(), "files")) as database:
@@ -496,6 +496,8 @@ async def test_each_namespace_of_a_factory_has_the_whole_quota(tmp_path: Path) -
                 assert (await quota.adelete("/0")).ok
                 assert tuple(await quota.arecount()) == (70, 3)
 
+            monkeypatch.setattr("deepfs.policy.limits._MOST_CALLERS", 2)
             async with anyio.create_task_group() as group:
                 for number in range(5):
                     group.start_soon(fill, f"user {number} of {id(inner)}")
+            assert len(quota._recent) == 2

@@ -1,7 +1,6 @@
 """Hooks of MkDocs: adds the pages and plots that lie outside of docs/ to the site, and makes links lead to them.
 
-The README is the home page. Its figures are shown on the page about performance instead, where a line that says
-`<!-- The figures of the README. -->` and the paragraph after it stand for them.
+The README is the home page.
 """
 
 import posixpath
@@ -23,8 +22,6 @@ PLOTS: Final = "benchmarks/results"
 _URLS: Final[dict[str, str]] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]
 
 _link: Final = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?\)")
-_figures: Final = re.compile(r"(?<=^## Speed\n).*?(?=^## )", re.MULTILINE | re.DOTALL)
-_place: Final = re.compile(r"<!-- The figures of the README. -->\n\n.*?\n\n", re.DOTALL)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -45,26 +42,10 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Put the figures of the README on the page about performance, and lead links to pages of the site."""
+    """Lead links to pages of the site."""
     name = page.file.src_uri
     source = next((each for each, known in PAGES.items() if known == name), f"docs/{name}")
-    linked = _linked(markdown, source, name, files)
-    if name == "index.md":
-        before, _, after = _split(_figures, linked)
-        return f"{before}\n[Concurrency and performance](performance.md) has the figures.\n\n{after}"
-    if name == "performance.md":
-        _, figures, _ = _split(_figures, (ROOT / "README.md").read_text("utf-8"))
-        before, _, after = _split(_place, linked)
-        return f"{before}{_linked(figures, 'README.md', name, files).strip()}\n\n{after}"
-    return linked
-
-
-def _split(pattern: re.Pattern[str], text: str) -> tuple[str, str, str]:
-    """The text before the first match, the match, and the text after it."""
-    found = pattern.search(text)
-    if found is None:
-        raise PluginError(f"nothing matches {pattern.pattern!r}")
-    return text[: found.start()], found[0], text[found.end() :]
+    return _linked(markdown, source, name, files)
 
 
 def _linked(text: str, source: str, name: str, files: Files) -> str:

@@ -1,4 +1,4 @@
-"""Hooks of MkDocs: adds the pages and plots that lie outside of docs/ to the site, and makes links lead to them.
+"""Hooks of MkDocs: adds the pages and plots outside of docs/ to the site, makes links lead to them, writes llms.txt.
 
 The README is the home page.
 """
@@ -6,16 +6,23 @@ The README is the home page.
 import posixpath
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.nav import Navigation, Section
 from mkdocs.structure.pages import Page
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-PAGES: Final = {"README.md": "index.md", "SECURITY.md": "security.md", "CHANGELOG.md": "changelog.md"}
+PAGES: Final = {
+    "README.md": "index.md",
+    "SECURITY.md": "security.md",
+    "CHANGELOG.md": "changelog.md",
+    "examples/README.md": "examples.md",
+}
 """The pages outside of docs/, and their names on the site."""
 PLOTS: Final = "benchmarks/results"
 
@@ -39,6 +46,30 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     for plot in sorted((ROOT / PLOTS).rglob("*.png")):
         files.append(File.generated(config, plot.relative_to(ROOT).as_posix(), abs_src_path=str(plot)))
     return files
+
+
+def on_nav(nav: Navigation, *, config: MkDocsConfig, files: Files) -> Navigation:
+    """Add llms.txt (llmstxt.org): the pages in the order of the navigation, each with its first sentence."""
+    lines = [f"# {config.site_name}", "", f"> {config.site_description}"]
+    for section in nav.items:
+        lines += ["", f"## {section.title}", ""]
+        lines += [f"- [{page.title}]({page.canonical_url}): {_first_sentence(page)}" for page in _pages_of(section)]
+    files.append(File.generated(config, "llms.txt", content="\n".join(lines) + "\n"))
+    return nav
+
+
+def _pages_of(item: Section | Page | Any) -> Iterator[Page]:
+    if isinstance(item, Page):
+        yield item
+    for child in item.children or ():
+        yield from _pages_of(child)
+
+
+def _first_sentence(page: Page) -> str:
+    text = re.sub(r"^```.*?^```$", "", Path(page.file.abs_src_path or "").read_text("utf-8"), flags=re.M | re.S)
+    paragraph = next(part for part in text.split("\n\n")[1:] if re.match(r"\n*[\w`]", part))
+    sentence = re.split(r"(?<=\.)\s", " ".join(paragraph.split()))[0]
+    return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", sentence)
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:

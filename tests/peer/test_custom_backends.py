@@ -206,4 +206,4 @@ def test_a_model_is_shown_the_same_of_a_class_of_ones_own(
             assert why is not None, f"seed {seed}: {difference}\n{case.code}"
             known[why] += 1
     tell = telling(record_property)
-    tell(f"{number} classes, {compared} calls; {known.total()} answers differ as docs/differences.md says: {dict(known)}")
+    tell(f"{number} classes, {compared} calls; {known.total()} answers differ as documented: {dict(known)}")

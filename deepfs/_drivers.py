@@ -177,7 +177,8 @@ def log_failure(error: DeepFSError) -> None:
 _MOST_SAID: Final = 2000
 """The most characters that are kept of what a driver said."""
 _SECRET: Final = (
-    r"[\w.-]{0,40}(?:passw(?:or)?d|pwd|secret|token|signature|credential|authorization|access_?key|api_?key|\bsig)"
+    r"[\w.-]{0,40}(?:passw(?:or)?d|pwd|secret|token|signature|credential|authorization|\bsig|"
+    r"(?:access|account|api|private|shared)[_-]?key)"
     r"[\w.-]{0,40}"
 )
 _SECRETS: Final = (
@@ -188,7 +189,7 @@ _SECRETS: Final = (
      r"<\1>…</\1>"),
     (re.compile(r"\b(authorization\W{1,4})[^\"'<>]*", re.IGNORECASE), r"\1…"),
     (re.compile(r"\b(bearer|basic|aws4-hmac-sha256)\s+[^\s\"'<>]+.*", re.IGNORECASE), r"\1 …"),
-    (re.compile(rf"({_SECRET}\W{{0,3}}[=:]\W{{0,3}})[^\s\"'<>&;,]+", re.IGNORECASE), r"\1…"),
+    (re.compile(rf"({_SECRET}\W{{0,3}}[=:]\W{{0,3}})[^\s\"'<>]+", re.IGNORECASE), r"\1…"),
 )  # fmt: skip
 
 

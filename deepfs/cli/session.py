@@ -36,6 +36,9 @@ INTERRUPTED: Final = 130
 PIPE_CLOSED: Final = 141
 _SIGNALS: Final = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
+_NO_LOG: Final = logging.NullHandler()
+"""What Python would write to the standard error where no log is set up goes here."""
+
 _TEXTS: Final[dict[str | None, str]] = {
     ErrorCode.FILE_NOT_FOUND: "No such file or directory",
     ErrorCode.IS_DIRECTORY: "Is a directory",
@@ -226,7 +229,7 @@ def run_command(
     that ends tells its errors, and nothing else.
     """
     for backend in () if serves else BACKENDS:
-        logging.getLogger(f"deepfs.{backend}").setLevel(logging.ERROR)
+        logging.getLogger(f"deepfs.{backend}").addHandler(_NO_LOG)
     context = click.get_current_context()
     session = Session(context.obj, as_json=json, name=context.info_name or "")
     if pages and not json:

@@ -37,6 +37,7 @@ from deepfs.text.flat_tree import (
     PartlyDoneError,
     StatTree,
     Uploads,
+    is_about_one_file,
 )
 from deepfs.threads.deadline import Deadline
 from deepfs.types import (
@@ -196,9 +197,11 @@ def download(given: Sequence[str]) -> Plan[list[FileDownloadResponse]]:
         wanted = [error if isinstance(path, str) else path for path in wanted]
     responses = []
     failures: dict[str, DeepFSError] = {}
+    lost: DeepFSError | None = None
     for name, path in zip(given, wanted, strict=True):
         if isinstance(path, str) and path not in found:
-            path = yield from _why_missing(path)
+            path = lost or (yield from _why_missing(path))
+            lost = None if is_about_one_file(path) else path
         try:
             if isinstance(path, DeepFSError):
                 raise path

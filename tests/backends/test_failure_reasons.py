@@ -31,6 +31,7 @@ from support.http_proxy import Fault, HttpProxy, one_proxy, proxy
 from support.object_stores import S3Server
 from support.postgres import PostgresServer
 from support.postgres_files import sql
+from support.promises import keeps
 
 __all__ = ["one_proxy", "proxy"]
 
@@ -342,6 +343,7 @@ SECRETS = [
 ]
 
 
+@keeps("What the driver of a storage said is in no text", "keys and tokens by their names are removed")
 @pytest.mark.parametrize("text", SECRETS)
 def test_secrets_are_removed_from_what_drivers_say(text: str) -> None:
     assert _parts_of_marker(redact(text.format(MARKER))) == []

@@ -63,7 +63,8 @@ _BY_TEXT: Final = (
     (rf"Connection ?Refused|\[Errno {errno.ECONNREFUSED}\]|Is the server running", REFUSED),
     (r"gaierror|dns error|name or service not known|name resolution|nodename nor servname|translate host name",
      Condition("host name not resolved")),
-    (r"(?-i:\bSSL|\bTLS\b)|certificate|InvalidContentType|corrupt message", Condition("TLS failed")),
+    (r"(?-i:\bSSL|\bTLS\b|Certificate|CERTIFICATE)|certificate verify|InvalidContentType|corrupt message",
+     Condition("TLS failed")),
     (r"(?-i:Timeout)|Timed ?Out", TIMED_OUT),
     (r"(?:Host|Network) ?(?:is )?unreachable|No route to host", Condition("network unreachable")),
     (r"ConnectionReset|ConnectionAborted|BrokenPipe|Disconnected|server closed the connection|connection was closed|"
@@ -71,8 +72,8 @@ _BY_TEXT: Final = (
 )  # fmt: skip
 """What the names and texts of drivers have in common; the first that is found counts."""
 _PATTERNS: Final = [(re.compile(pattern, re.IGNORECASE), condition) for pattern, condition in _BY_TEXT]
-_URLS: Final = re.compile(r"\w{1,30}://\S+")
-"""They hold names of files, which may look like a condition."""
+_NAMES: Final = re.compile(r"\w{1,30}://\S+|'[^']*'")
+"""URLs and what is quoted hold names of files, which may look like a condition."""
 
 
 def condition_of(error: BaseException) -> Condition | None:
@@ -81,7 +82,7 @@ def condition_of(error: BaseException) -> Condition | None:
     if isinstance(state, str):
         return next((condition for start, condition in _BY_STATE if state.startswith(start)), None)
     said = (f"{type(each).__name__}: {_text_of(each)}" for each in _with_causes(error))
-    text = _URLS.sub("", "\n".join(said))
+    text = _NAMES.sub("", "\n".join(said))
     return next((condition for pattern, condition in _PATTERNS if pattern.search(text)), None)
 
 

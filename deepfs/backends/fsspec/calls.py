@@ -82,7 +82,7 @@ def _leaf_of(error: Exception, path: str) -> DeepFSError:
         return NotSupportedError.because(path, "the filesystem does not offer this")
     if number == errno.ENAMETOOLONG:
         return InvalidPathError(path, "it is too long for the filesystem")
-    is_about_path = condition in (None, FORBIDDEN) and not is_transient(error) and path != "/"
+    is_about_path = condition is FORBIDDEN or (condition is None and not is_transient(error) and path != "/")
     return failure_by(error, condition, "fsspec", "The filesystem", path if is_about_path else None)
 
 

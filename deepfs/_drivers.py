@@ -40,7 +40,7 @@ FAILURES: Final = (BackendError, DeadlineError, PermissionDeniedError)
 """The classes of the errors of all conditions."""
 
 _BY_STATE: Final = (
-    ("08", _LOST),
+    ("080", _LOST),
     ("25006", Condition("it takes no changes now")),
     ("28", WRONG_CREDENTIALS),
     ("3D", Condition("no such database")),
@@ -58,8 +58,9 @@ _BY_TEXT: Final = (
      r"AuthenticationFailed|AuthenticationException|\bUnauthenticated|InvalidAuthenticationInfo", WRONG_CREDENTIALS),
     (r"NoSuchBucket|ContainerNotFound|specified bucket does not exist", NO_BUCKET),
     (r"PermanentRedirect|AuthorizationHeaderMalformed|incorrectly configured region", WRONG_REGION),
-    (r'database "[^"]*" does not exist', Condition("no such database")),
-    (r"NoCredentials|Unable to locate credentials|token request", NO_CREDENTIALS),
+    (r'database "[^"]*" does not exist|no such database', Condition("no such database")),
+    (r"NoCredentials|Unable to locate credentials", NO_CREDENTIALS),
+    (r"RequestTimeTooSkewed", Condition("its clock and that of this machine differ")),
     (rf"Connection ?Refused|\[Errno {errno.ECONNREFUSED}\]|Is the server running", REFUSED),
     (r"gaierror|dns error|name or service not known|name resolution|nodename nor servname|translate host name",
      Condition("host name not resolved")),
@@ -72,15 +73,16 @@ _BY_TEXT: Final = (
 )  # fmt: skip
 """What the names and texts of drivers have in common; the first that is found counts."""
 _PATTERNS: Final = [(re.compile(pattern, re.IGNORECASE), condition) for pattern, condition in _BY_TEXT]
-_NAMES: Final = re.compile(r"\w{1,30}://\S+|'[^']*'")
+_NAMES: Final = re.compile(r"\w{1,30}://\S+|(?<!\w)'[^']*'")
 """URLs and what is quoted hold names of files, which may look like a condition."""
 
 
 def condition_of(error: BaseException) -> Condition | None:
     """The condition that an error of a driver stands for; None if it is not known."""
     state = getattr(error, "sqlstate", None)
-    if isinstance(state, str):
-        return next((condition for start, condition in _BY_STATE if state.startswith(start)), None)
+    for start, condition in _BY_STATE:
+        if isinstance(state, str) and state.startswith(start):
+            return condition
     said = (f"{type(each).__name__}: {_text_of(each)}" for each in _with_causes(error))
     text = _NAMES.sub("", "\n".join(said))
     return next((condition for pattern, condition in _PATTERNS if pattern.search(text)), None)
@@ -137,12 +139,12 @@ def failure_by(
     else:
         said = condition.phrase if condition is FORBIDDEN else f"failed: {condition.phrase}"
         failure = condition.leaf.because(path, f"{subject} {said}")
-    return caused(failure, error, backend)
+    return add_cause(failure, error, backend)
 
 
-def caused(failure: DeepFSError, error: Exception, backend: str) -> DeepFSError:
+def add_cause(failure: DeepFSError, error: Exception, backend: str) -> DeepFSError:
     """`failure`, with what a driver raised as its cause, to be logged for `backend`."""
-    failure._set_cause(_without_secrets(error), f"deepfs.{backend}")
+    failure._set_cause(_copy_without_secrets(error), f"deepfs.{backend}")
     return failure
 
 
@@ -150,7 +152,7 @@ class DriverError(Exception):
     """The name and text of what a driver raised, if it cannot be copied."""
 
 
-def _without_secrets(error: Exception) -> Exception:
+def _copy_without_secrets(error: Exception) -> Exception:
     """A copy of an error that keeps nothing alive: of the same class if that takes a text alone, and without secrets.
 
     What drivers raise may hold connections, and frames with credentials.
@@ -189,8 +191,10 @@ _SECRETS: Final = (
     (re.compile(r"<([\w-]*(?:AccessKey|Auth|Canonical|Secret|Sign|Token)[\w-]*)>.*?(?:</\1>|$)", re.IGNORECASE),
      r"<\1>…</\1>"),
     (re.compile(r"\b(authorization\W{1,4})[^\"'<>]*", re.IGNORECASE), r"\1…"),
-    (re.compile(r"\b(bearer|basic|aws4-hmac-sha256)\s+[^\s\"'<>]+.*", re.IGNORECASE), r"\1 …"),
-    (re.compile(rf"({_SECRET}\W{{0,3}}[=:]\W{{0,3}})[^\s\"'<>]+", re.IGNORECASE), r"\1…"),
+    (re.compile(r"\b(bearer|basic)\s+[^\s\"'<>]+", re.IGNORECASE), r"\1 …"),
+    (re.compile(r"(-----BEGIN).*?(?:-----END[^-]*-----|$)"), r"\1…"),
+    (re.compile(rf"({_SECRET}\W{{0,3}}[=:]\s{{0,2}}\\?)" + r"(?:\"[^\"]*(?:\"|$)|'[^']*(?:'|$)|[^\s\"'<>]+)", re.IGNORECASE),
+     r"\1…"),
 )  # fmt: skip
 
 

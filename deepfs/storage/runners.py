@@ -209,14 +209,14 @@ class Storage(ABC):
                     if self._awaits or type(request) is Work:
                         answer = await answer
                 except Exception as error:
-                    request = plan.throw(self.report(error))
+                    request = plan.throw(self._report(error))
                 else:
                     request = plan.send(answer)
         except StopIteration as end:
             result = end.value
         return result
 
-    def report(self, error: Exception) -> Exception:
+    def _report(self, error: Exception) -> Exception:
         """The error to raise for an error of a primitive or a transaction; what the driver said is logged."""
         failure = self.translate(error)
         if isinstance(failure, DeepFSError):
@@ -389,7 +389,7 @@ class BlockingStorage(Storage):
             with self.transaction(kind):
                 return self._run_plan(plan, deadline)
         except self.failures as error:
-            if (failure := self.report(error)) is error:
+            if (failure := self._report(error)) is error:
                 raise
             raise failure from failure.__cause__
 
@@ -402,7 +402,7 @@ class BlockingStorage(Storage):
                 try:
                     answer = request.run(deadline) if type(request) is Work else self._answer(request)
                 except Exception as error:
-                    request = plan.throw(self.report(error))
+                    request = plan.throw(self._report(error))
                 else:
                     request = plan.send(answer)
         except StopIteration as end:

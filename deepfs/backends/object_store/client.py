@@ -62,8 +62,8 @@ _LASTING: Final = frozenset(
     }
 )  # fmt: skip
 _find_code: Final = re.compile(r"<Code>(\w+)</Code>").search
-_asks_for_credentials: Final = re.compile(r"169\.254\.169\.254|169\.254\.170\.2|metadata\.google|token request").search
-"""Matches errors of the requests by which a driver that was given no credentials looks for some."""
+_looks_for_credentials: Final = re.compile(r"://(?:169\.254\.1|metadata\.google)").search
+"""Matches errors of requests to the machine's provider, which the driver makes where it was given no credentials."""
 
 
 def _status(error: Exception) -> int | None:
@@ -92,15 +92,16 @@ def is_transient(error: Exception) -> bool:
 
 def _condition_of(error: Exception) -> Condition | None:
     """What an error of the driver stands for. It has texts only, with the answer of the store in them."""
-    if _asks_for_credentials(str(error)):
+    text, status = str(error), _status(error)
+    if _looks_for_credentials(text):
         return NO_CREDENTIALS
-    status = _status(error)
     if status is None:
         return condition_of(error)
     # The store's own word for it counts more than the status, and what else it says is not looked at.
-    code = _find_code(str(error))
+    code = _find_code(text)
     said = None if code is None else condition_of(Exception(code[1]))
-    return said or {_UNKNOWN: WRONG_CREDENTIALS, _FORBIDDEN: FORBIDDEN}.get(status)
+    by_status = WRONG_CREDENTIALS if "token request" in text or status == _UNKNOWN else None
+    return said or by_status or (FORBIDDEN if status == _FORBIDDEN else None)
 
 
 def failure_of(error: Exception, path: str) -> DeepFSError:

@@ -135,7 +135,7 @@ class PostgresBackend(StorageBackend):
                 except ChangedError:
                     is_done = False
                 except Exception as error:
-                    failure = storage.report(error)
+                    failure = storage._report(error)
                     raise failure from failure.__cause__
             if is_done:
                 return EditResult(path=path, occurrences=1)

@@ -94,7 +94,7 @@ def _login(dsn: str) -> dict[str, Any]:
         parse = connect_utils._parse_connect_dsn_and_args
         unknown: dict[str, Any] = dict.fromkeys(inspect.signature(parse).parameters)
         _, found = parse(**{**unknown, "dsn": dsn})
-    except (asyncpg.ClientConfigurationError, ValueError) as error:
+    except (asyncpg.ClientConfigurationError, ValueError, OSError) as error:
         # What asyncpg says of a DSN may quote its password.
         raise BackendError(None, f"The DSN is not valid ({type(error).__name__})") from None
     except (AttributeError, TypeError):

@@ -17,7 +17,7 @@ from shutil import disk_usage
 from typing import Final, Literal, TypeAlias
 from weakref import WeakValueDictionary
 
-from deepfs._drivers import caused
+from deepfs._drivers import add_cause
 from deepfs.backends.sqlite.schema import (
     PART_BYTES,
     check_current,
@@ -61,9 +61,9 @@ def error_for(error: sqlite3.Error) -> DeepFSError:
         return ChangedError.because(None, _LOCKED)
     if code == sqlite3.SQLITE_READONLY:
         reason = "the database or its directory is read-only; SQLite writes there even to read"
-        return caused(PermissionDeniedError("/", reason), error, "sqlite")
+        return add_cause(PermissionDeniedError("/", reason), error, "sqlite")
     reason = _REASONS.get(code) or f"The database failed ({type(error).__name__})"
-    return caused(BackendError(None, reason), error, "sqlite")
+    return add_cause(BackendError(None, reason), error, "sqlite")
 
 
 # --- connections ------------------------------------------------------------------------------------------------------

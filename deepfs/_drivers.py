@@ -181,21 +181,22 @@ _MOST_SAID: Final = 2000
 """The most characters that are kept of what a driver said."""
 _SECRET: Final = (
     r"[\w.-]{0,40}(?:passw(?:or)?d|pwd|secret|token|signature|credential|authorization|\bsig|"
-    r"(?:access|account|api|private|shared)[_-]?key)"
-    r"[\w.-]{0,40}"
+    r"(?:access|account|api|private|shared)[_-]?key)[\w.-]{0,40}"
 )
-_SECRETS: Final = (
-    (re.compile(r"\b(\w[\w+.-]{0,30}://)[^\s\"'<>]*@"), r"\1"),
-    (re.compile(r"(://[^\s?#\"'<>]*)[?#][^\s\"'<>]*"), r"\1?…"),
+"""The names of what is secret."""
+_VALUE: Final = r"(?:\"[^\"]*(?:\"|$)|'[^']*(?:'|$)|[^\s\"'<>]+)"
+_SHOWN: Final = (
+    (r"\b(\w[\w+.-]{0,30}://)[^\s\"'<>]*@", r"\1"),
+    (r"(://[^\s?#\"'<>]*)[?#][^\s\"'<>]*", r"\1?…"),
     # What a store was given and echoes: signatures and what is signed, session tokens.
-    (re.compile(r"<([\w-]*(?:AccessKey|Auth|Canonical|Secret|Sign|Token)[\w-]*)>.*?(?:</\1>|$)", re.IGNORECASE),
-     r"<\1>…</\1>"),
-    (re.compile(r"\b(authorization\W{1,4})[^\"'<>]*", re.IGNORECASE), r"\1…"),
-    (re.compile(r"\b(bearer|basic)\s+[^\s\"'<>]+", re.IGNORECASE), r"\1 …"),
-    (re.compile(r"(-----BEGIN).*?(?:-----END[^-]*-----|$)"), r"\1…"),
-    (re.compile(rf"({_SECRET}\W{{0,3}}[=:]\s{{0,2}}\\?)" + r"(?:\"[^\"]*(?:\"|$)|'[^']*(?:'|$)|[^\s\"'<>]+)", re.IGNORECASE),
-     r"\1…"),
-)  # fmt: skip
+    (r"<([\w-]*(?:AccessKey|Auth|Canonical|Secret|Sign|Token)[\w-]*)>.*?(?:</\1>|$)", r"<\1>…</\1>"),
+    (r"\b(authorization\W{1,4})[^\"'<>]*", r"\1…"),
+    (r"\b(bearer|basic)\s+[^\s\"'<>]+", r"\1 …"),
+    (r"(-----BEGIN).*?(?:-----END[^-]*-----|$)", r"\1…"),
+    (rf"({_SECRET}\W{{0,3}}[=:]\s{{0,2}}\\?){_VALUE}", r"\1…"),
+)
+"""What may hold a secret, and what is shown of it."""
+_SECRETS: Final = [(re.compile(pattern, re.IGNORECASE), shown) for pattern, shown in _SHOWN]
 
 
 def redact(text: str) -> str:

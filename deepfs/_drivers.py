@@ -99,7 +99,7 @@ def _with_causes(error: BaseException) -> Iterator[BaseException]:
 
 
 _MOST_CAUSES: Final = 8
-_MOST_READ: Final = 10_000
+_MOST_READ: Final = 4000
 """The most characters of what a driver said that are looked at."""
 
 

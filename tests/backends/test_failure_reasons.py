@@ -17,8 +17,17 @@ from weakref import ref
 import anyio
 import anyio.to_thread
 import pytest
+from langgraph.store.memory import InMemoryStore
 
-from deepfs import CompositeBackend, FsspecBackend, MemoryBackend, PostgresBackend, S3Backend, SqliteBackend
+from deepfs import (
+    CompositeBackend,
+    FsspecBackend,
+    MemoryBackend,
+    PostgresBackend,
+    S3Backend,
+    SqliteBackend,
+    StoreBackend,
+)
 from deepfs._drivers import redact
 from deepfs.backends.flat import StorageBackend
 from deepfs.backends.object_store import ObjectStoreBackend
@@ -101,6 +110,13 @@ class Expected(NamedTuple):
     log: str = "object_store"
 
 
+class _LostStore(InMemoryStore):
+    """A store of somebody else, whose errors quote its address."""
+
+    async def abatch(self, ops: Any) -> Any:
+        raise ConnectionRefusedError(f"no answer from postgresql://user:{MARKER}@host/x?sslpassword={MARKER}")
+
+
 def _text_file(directory: Path) -> str:
     (directory / "text").write_text("no database " * 100)
     return str(directory / "text")
@@ -170,6 +186,10 @@ CONDITIONS = {
     "fsspec refused": Expected(
         lambda at: FsspecBackend(f"ftp://user:{QUOTED}@127.0.0.1:{at.closed}/x", retries=QUICK),
         "backend_error", "The filesystem failed: connection refused", "ConnectionRefusedError", "fsspec",
+    ),
+    "store": Expected(
+        lambda at: StoreBackend(_LostStore(), namespace=("t",)),
+        "backend_error", "The store failed: connection refused", "ConnectionRefusedError", "store",
     ),
     "SQLite": Expected(
         lambda at: SqliteBackend(_text_file(at.directory), "t"),

@@ -24,6 +24,7 @@ from langgraph.store.base import BaseStore, Op, PutOp, Result
 from langgraph.store.memory import InMemoryStore
 
 from deepfs._deprecated import warn_deprecated
+from deepfs._drivers import condition_of, failure_by
 from deepfs.errors import BackendError, DeepFSError
 from deepfs.threads import pool
 from deepfs.threads.loop_bridge import running_asyncio_loop
@@ -337,7 +338,8 @@ async def _ask(store: BaseStore, call: Callable[[], Coroutine[Any, Any, T]], *, 
     except DeepFSError:
         raise
     except Exception as error:
-        raise BackendError(None, f"The store failed ({type(error).__name__})") from error
+        failure = failure_by(error, condition_of(error), "store", "The store")
+        raise failure from failure.__cause__
     raise BackendError(None, "The event loop that the store is bound to no longer runs: open the store anew.")
 
 

@@ -78,6 +78,7 @@ from deepfs.types import (
     ReadRawResult,
     ReadResult,
     WriteResult,
+    failed_item,
 )
 
 __all__ = ["MAX_VIDEO_INPUT_BYTES", "ON_DISK", "FilesystemBackend"]
@@ -352,7 +353,7 @@ class FilesystemBackend(BackendProtocol):
         try:
             data, _status = disk.read_file(self._path(path), MAX_HELD_BYTES)
         except DeepFSError as error:
-            return FileDownloadResponse(path, error=error.code.value)
+            return failed_item(FileDownloadResponse, path, error)
         return FileDownloadResponse(path, data)
 
     async def _download_stream(self, path: str, chunk_size: int) -> AsyncGenerator[bytes, None]:
@@ -407,7 +408,7 @@ class FilesystemBackend(BackendProtocol):
             try:
                 disk.change_entry(replace_fields(change, path=self._path(change.path)))
             except DeepFSError as error:
-                outcomes.append(FileUploadResponse(change.path, error.code.value))
+                outcomes.append(failed_item(FileUploadResponse, change.path, error))
             else:
                 outcomes.append(FileUploadResponse(change.path))
         return outcomes
@@ -445,7 +446,7 @@ class FilesystemBackend(BackendProtocol):
             try:
                 disk.write_file(self._path(path), content, overwrite=True, deadline=deadline)
             except DeepFSError as error:
-                outcomes.append(FileUploadResponse(path, error.code.value))
+                outcomes.append(failed_item(FileUploadResponse, path, error))
             else:
                 outcomes.append(FileUploadResponse(path))
             deadline.restart()

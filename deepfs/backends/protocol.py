@@ -44,6 +44,7 @@ from deepfs.types import (
     TruncationReason,
     WriteResult,
     convert_failure,
+    failed_item,
 )
 
 __all__ = [
@@ -545,7 +546,7 @@ class BackendProtocol(SyncSurface):
         try:
             content = await collect_chunks(path, chunks)
         except DeepFSError as error:
-            return FileUploadResponse(path, error.code.value)
+            return failed_item(FileUploadResponse, path, error)
         [outcome] = await self.aupload_files([(path, content)])
         return outcome
 

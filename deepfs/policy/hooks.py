@@ -39,6 +39,7 @@ from deepfs.types import (
     ReadRawResult,
     ReadResult,
     error_behind,
+    failed_item,
     failure,
     replace_fields,
 )
@@ -223,7 +224,7 @@ class HookedBackend(WrapperBackend):
         try:
             return await self._notify(call, response)
         except DeepFSError as error:
-            return batch.item(call.arguments["path"], error=error.code.value)
+            return failed_item(batch.item, call.arguments["path"], error)
 
 
 # --- contents in results ---

@@ -56,7 +56,7 @@ from deepfs.text.entries import StoragePlace, flat_place
 from deepfs.text.flat_tree import Change, ChangedError, FileStat, change_of
 from deepfs.text.lines import check_window
 from deepfs.threads.locks import path_locks
-from deepfs.types import FileDataV2, FileUploadResponse, ReadResult
+from deepfs.types import FileDataV2, FileUploadResponse, ReadResult, failed_item
 
 __all__ = ["ObjectStoreBackend", "S3Backend"]
 
@@ -303,7 +303,7 @@ class ObjectStoreBackend(StorageBackend):
             async with self._announce_to_index(target):
                 await self._upload(target, before, start, rest)
         except DeepFSError as error:
-            return FileUploadResponse(path, error.code.value)
+            return failed_item(FileUploadResponse, path, error)
         return FileUploadResponse(path)
 
     @asynccontextmanager

@@ -135,7 +135,8 @@ class PostgresBackend(StorageBackend):
                 except ChangedError:
                     is_done = False
                 except Exception as error:
-                    raise storage.translate(error) from error.__cause__
+                    failure = storage._report(error)
+                    raise failure from failure.__cause__
             if is_done:
                 return EditResult(path=path, occurrences=1)
         return await super().aedit(path, old, new, replace_all, if_match=if_match)

@@ -8,6 +8,7 @@ from functools import partial
 from os import PathLike, fspath
 from typing import Any, Final, TypeAlias, TypeVar
 
+from deepfs._drivers import log_failure
 from deepfs.backends.flat import StorageBackend
 from deepfs.backends.namespace import Namespace, NamespaceFactory, namespace_given
 from deepfs.backends.protocol import Capabilities
@@ -376,4 +377,6 @@ class SqliteBackend(StorageBackend):
         try:
             return function() if is_inline() else await pool.run(function)
         except sqlite3.Error as error:
-            raise error_for(error) from error
+            failure = error_for(error)
+            log_failure(failure)
+            raise failure from failure.__cause__

@@ -1,53 +1,144 @@
-"""Namespaces of a LangGraph store: their validation, and how a backend gets its own."""
+"""Where the files of a backend lie in its storage: in a fixed place, or in one that a factory chooses by the caller."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 from urllib.parse import quote
 
 from deepfs.errors import BackendError, DeepFSError
+from deepfs.text import paths
 
 if TYPE_CHECKING:
     from langgraph.runtime import Runtime
 
 __all__ = [
+    "Choice",
     "Namespace",
     "NamespaceFactory",
-    "check_legacy_namespace",
+    "check_chosen_prefix",
     "check_namespace",
+    "check_prefix",
+    "choice_in",
     "encode_namespace",
-    "namespace_from",
-    "namespace_given",
+    "fixed_or_chosen",
+    "join_names",
+    "path_of_names",
 ]
 
-Namespace: TypeAlias = tuple[str, ...]
-NamespaceFactory: TypeAlias = Callable[["Runtime[Any]"], Sequence[str]]
+T = TypeVar("T")
 
-_PLAIN = "@+:"
+Namespace: TypeAlias = tuple[str, ...]
+NamespaceFactory: TypeAlias = Callable[["Runtime[Any]"], str | Sequence[str]]
+
+MOST_PLACES: Final = 1_000
+"""How many places of callers a backend keeps something for, the latest ones."""
+
+_PLAIN: Final = "@+:"
 """What a stored name holds beside letters, digits and `-_.~`; all else is escaped as in a URL."""
 
-_DOT = "!"
+_DOT: Final = "!"
 """Replaces a dot, which stores refuse in a label. No component contains it, so different names stay different."""
 
 
-def check_namespace(given: object) -> Namespace:
-    """Return `given` as it is stored: `auth0|ada` is `auth0%7Cada`. Raises ValueError if it is no namespace."""
-    if isinstance(given, str) or not isinstance(given, Sequence) or not given:
-        raise ValueError(f"a namespace is a non-empty tuple of strings, not {given!r}")
-    for component in given:
-        if not isinstance(component, str) or not component or not component.isprintable():
-            raise ValueError(
-                f"namespace component {component!r} is refused: it must be a string of printable characters"
-            )
-    return tuple(quote(component, safe=_PLAIN) for component in given)
+# --- fixed or chosen -------------------------------------------------------------------------------------------------
 
 
-def check_legacy_namespace(given: object) -> Namespace:
-    """Return `given`, made from the `assistant_id` of a run, which may be anything. Raises BackendError if invalid."""
-    try:
-        return check_namespace(given)
-    except ValueError as error:
-        raise BackendError(None, f"The assistant_id of this run names no files: {error}") from error
+class Choice(Generic[T]):
+    """What a factory decides by the caller, anew at each operation.
+
+    Args:
+        name: The argument that the factory was given as.
+        factory: Gets the runtime of the running node, or None outside of a graph.
+        check: Returns what the backend uses of an answer, and raises if the answer cannot be used.
+        label: What people see of it.
+        is_place: Whether it is a place in a storage.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        factory: Callable[[Any], object],
+        check: Callable[[Any], T],
+        label: Callable[[T], str] = str,
+        *,
+        is_place: bool = True,
+    ) -> None:
+        import deepfs._langgraph.private  # noqa: F401  # Now, since importing LangGraph would block an event loop.
+
+        self.name: str = name
+        self.factory: Callable[[Any], object] = factory
+        self.check: Callable[[Any], T] = check
+        self.label: Callable[[T], str] = label
+        self.is_place: bool = is_place
+
+    def __call__(self) -> T:
+        """Return what holds for the caller. Raises BackendError if the factory fails or its answer cannot be used.
+
+        Errors of `deepfs.errors` that the factory raises are passed on.
+        """
+        from deepfs._langgraph.private import acting_caller, current_context
+
+        settled = acting_caller.get().places
+        if self in settled:
+            place: T = settled[self]
+            return place
+        runtime = current_context()
+        try:
+            answer = self.factory(runtime)
+        except DeepFSError:
+            raise
+        except Exception as error:
+            raise self._failure(error, runtime) from error
+        try:
+            return self.check(answer)
+        except Exception as error:
+            raise self._failure(error, runtime) from error
+
+    def _failure(self, error: Exception, runtime: object) -> BackendError:
+        outside = " (there is no LangGraph runtime here)" if runtime is None else ""
+        return BackendError(None, f"The {self.name} factory failed{outside}: {type(error).__name__}: {error}")
+
+
+def fixed_or_chosen(name: str, given: object, check: Callable[[Any], T]) -> Callable[[], T]:
+    """Return what has the place of each operation: a `Choice` if `given` is a factory, else one that is checked now."""
+    return Choice(name, given, check) if callable(given) else partial(_same, check(given))
+
+
+def choice_in(place: object) -> Choice[Any] | None:
+    """Return the `Choice` that `fixed_or_chosen` returned; None where the place is fixed."""
+    return place if isinstance(place, Choice) else None
+
+
+def _same(value: T) -> T:
+    return value
+
+
+# --- names -----------------------------------------------------------------------------------------------------------
+
+
+def check_namespace(given: object, argument: str = "namespace") -> Namespace:
+    """Return a name, or several, as they are stored: `auth0|ada` is `auth0%7Cada`.
+
+    Raises:
+        TypeError: It is neither a text nor a sequence of texts.
+        ValueError: A name is empty or holds what does not print, or there is none.
+    """
+    names = (given,) if isinstance(given, str) else given
+    if not isinstance(names, Sequence) or isinstance(names, bytes | bytearray):
+        raise TypeError(f"{argument} must be a name, a tuple of names or a factory of these, not {given!r:.100}")
+    if not names:
+        raise ValueError(f"{argument} needs a name")
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"{argument} must be made of strings, not of {name!r:.100}")
+        if not name or not name.isprintable():
+            raise ValueError(f"{argument} has the name {name!r}: a name is one printable character or more")
+    return tuple(quote(name, safe=_PLAIN) for name in names)
+
+
+def join_names(given: object) -> str:
+    """`check_namespace`, with slashes between the names, which no name holds."""
+    return "/".join(check_namespace(given))
 
 
 def encode_namespace(namespace: Namespace) -> Namespace:
@@ -55,36 +146,29 @@ def encode_namespace(namespace: Namespace) -> Namespace:
     return tuple(component.replace(".", _DOT) for component in namespace)
 
 
-def namespace_from(factory: Callable[[Any], object], runtime: object) -> Namespace:
-    """The namespace that `factory` returns for `runtime`. Raises BackendError if it fails or returns an invalid one."""
-    try:
-        return check_namespace(factory(runtime))
-    except DeepFSError:
-        raise
-    except Exception as error:
-        outside = " (there is no LangGraph runtime here)" if runtime is None else ""
-        raise BackendError(None, f"The namespace factory failed{outside}: {type(error).__name__}: {error}") from error
-
-
-def namespace_given(given: object) -> Callable[[], str]:
-    """What names the namespace of each operation, with slashes between the names, which no name holds.
-
-    Args:
-        given: A name, a tuple of names, or a factory of either that gets the runtime.
+def path_of_names(given: object, argument: str) -> str:
+    """Return the path of a directory below `/` for names, of which each is one segment whatever it holds.
 
     Raises:
-        ValueError: A name is not valid.
+        TypeError: It is no sequence of texts.
+        ValueError: As `check_namespace`, and InvalidPathError for a name that is too long.
     """
-    if callable(given):
-        from deepfs._langgraph.private import current_context  # Now: importing LangGraph would block an event loop.
-
-        return partial(_namespace_now, given, current_context)
-    return partial(str, "/".join(check_namespace(_names(given))))
+    names = [name.replace("~", "%7E").replace(":", "%3A") for name in check_namespace(given, argument)]
+    return paths.normalize("/" + "/".join(name if name.strip(".") else name.replace(".", "%2E") for name in names))
 
 
-def _namespace_now(factory: Callable[[Any], object], context: Callable[[], object]) -> str:
-    return "/".join(namespace_from(lambda runtime: _names(factory(runtime)), context()))
+def check_prefix(given: object, argument: str = "prefix") -> str:
+    """Return the path of the directory that a text, a path itself, or a tuple of names stands for.
+
+    Raises:
+        TypeError: It is neither.
+        ValueError: As `path_of_names`, and InvalidPathError for a text that is no path.
+    """
+    return paths.normalize(f"/{given}") if isinstance(given, str) else path_of_names(given, argument)
 
 
-def _names(given: object) -> object:
-    return (given,) if isinstance(given, str) else given
+def check_chosen_prefix(given: object, argument: str = "prefix") -> str:
+    """`check_prefix` for the answer of a factory: no segment may be empty, since it may be a name that is missing."""
+    if isinstance(given, str) and not {"", "."}.isdisjoint(given.removeprefix("/").split("/")):
+        raise ValueError(f"{argument} {given!r:.100} has an empty segment")
+    return check_prefix(given, argument)

@@ -11,7 +11,14 @@ from weakref import WeakValueDictionary
 from msgspec.structs import replace
 
 from deepfs._brief import arguments
-from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol, Capabilities, is_by_namespace, parts_by_caller
+from deepfs.backends.protocol import (
+    BACKEND_TYPES,
+    BackendProtocol,
+    Capabilities,
+    caller_places,
+    is_by_place,
+    parts_by_caller,
+)
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import NotSupportedError, PermissionDeniedError, QuotaExceededError
 from deepfs.operations import Batch, Execute, ListTree, Operation
@@ -192,7 +199,7 @@ class QuotaBackend(ChangePolicy):
         super().__init__(inner)
         _check_limits(max_bytes=max_bytes, max_files=max_files)
         self._by_caller = parts_by_caller(self.inner)
-        if self._by_caller and not is_by_namespace(self.inner):
+        if self._by_caller and not is_by_place(self.inner):
             raise ValueError(
                 "a quota would count the files of all callers together, since these share a part of the storage, or a "
                 "factory makes backends: make a quota over each part that has a factory for its namespace"
@@ -212,11 +219,11 @@ class QuotaBackend(ChangePolicy):
         self._last_count: object = None
         self._process = os.getpid()
 
-    async def _quota(self) -> "QuotaBackend":
+    def _quota(self) -> "QuotaBackend":
         """The quota of the caller: another object for each combination of namespaces."""
         if not self._by_caller:
             return self
-        place = tuple([(await part.astorage_place("/")).keys for part in self._by_caller])
+        place = caller_places(self._by_caller)
         with self._lock:
             quota = self._of_callers.get(place)
             if quota is None:
@@ -242,7 +249,7 @@ class QuotaBackend(ChangePolicy):
         Raises:
             DeepFSError: The files cannot be listed.
         """
-        quota = await self._quota()
+        quota = self._quota()
         await quota._count()
         return quota._used
 
@@ -252,7 +259,7 @@ class QuotaBackend(ChangePolicy):
         Raises:
             DeepFSError: The files cannot be listed; the old count stays.
         """
-        (await self._quota())._wanted_count = object()
+        self._quota()._wanted_count = object()
         return await self.ausage()
 
     async def _count(self) -> None:
@@ -275,7 +282,7 @@ class QuotaBackend(ChangePolicy):
 
     async def run(self, operation: Operation) -> Any:
         if self._by_caller and (operation.changes or isinstance(operation, Execute)):
-            return await (await self._quota()).run(operation)
+            return await self._quota().run(operation)
         try:
             return await super().run(operation)
         finally:

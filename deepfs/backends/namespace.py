@@ -1,8 +1,9 @@
 """Where the files of a backend lie in its storage: in a fixed place, or in one that a factory chooses by the caller."""
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar, cast
 from urllib.parse import quote
 
 from deepfs.errors import BackendError, DeepFSError
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from langgraph.runtime import Runtime
 
 __all__ = [
+    "MOST_PLACES",
     "Choice",
     "Namespace",
     "NamespaceFactory",
@@ -22,10 +24,12 @@ __all__ = [
     "encode_namespace",
     "fixed_or_chosen",
     "join_names",
+    "namespace_beneath",
     "path_of_names",
 ]
 
 T = TypeVar("T")
+BackendT = TypeVar("BackendT")
 
 Namespace: TypeAlias = tuple[str, ...]
 NamespaceFactory: TypeAlias = Callable[["Runtime[Any]"], str | Sequence[str]]
@@ -88,20 +92,31 @@ class Choice(Generic[T]):
         except DeepFSError:
             raise
         except Exception as error:
-            raise self._failure(error, runtime) from error
+            where = " (there is no LangGraph runtime here)" if runtime is None else ""
+            raise self._failure(f"failed{where}", error) from error
         try:
             return self.check(answer)
         except Exception as error:
-            raise self._failure(error, runtime) from error
+            raise self._failure("gave what cannot be used", error) from error
 
-    def _failure(self, error: Exception, runtime: object) -> BackendError:
-        outside = " (there is no LangGraph runtime here)" if runtime is None else ""
-        return BackendError(None, f"The {self.name} factory failed{outside}: {type(error).__name__}: {error}")
+    def _failure(self, what: str, error: Exception) -> BackendError:
+        return BackendError(None, f"The {self.name} factory {what}: {type(error).__name__}: {error}")
 
 
-def fixed_or_chosen(name: str, given: object, check: Callable[[Any], T]) -> Callable[[], T]:
-    """Return what has the place of each operation: a `Choice` if `given` is a factory, else one that is checked now."""
-    return Choice(name, given, check) if callable(given) else partial(_same, check(given))
+def fixed_or_chosen(
+    name: str, given: object, check: Callable[[str, Any], T], check_answer: Callable[[str, Any], T] | None = None
+) -> Callable[[], T]:
+    """Return what has the place of each operation: a `Choice` if `given` is a factory, else one that is checked now.
+
+    Args:
+        name: The argument of the backend, which is passed to the checks for their errors.
+        given: The argument.
+        check: Returns the place that a value means.
+        check_answer: The same for the answers of a factory; None is `check`.
+    """
+    if callable(given):
+        return Choice(name, given, partial(check_answer or check, name))
+    return partial(_same, check(name, given))
 
 
 def choice_in(place: object) -> Choice[Any] | None:
@@ -116,7 +131,7 @@ def _same(value: T) -> T:
 # --- names -----------------------------------------------------------------------------------------------------------
 
 
-def check_namespace(given: object, argument: str = "namespace") -> Namespace:
+def check_namespace(argument: str, given: object) -> Namespace:
     """Return a name, or several, as they are stored: `auth0|ada` is `auth0%7Cada`.
 
     Raises:
@@ -136,9 +151,16 @@ def check_namespace(given: object, argument: str = "namespace") -> Namespace:
     return tuple(quote(name, safe=_PLAIN) for name in names)
 
 
-def join_names(given: object) -> str:
+def join_names(argument: str, given: object) -> str:
     """`check_namespace`, with slashes between the names, which no name holds."""
-    return "/".join(check_namespace(given))
+    return "/".join(check_namespace(argument, given))
+
+
+def namespace_beneath(backend: BackendT, name: str) -> BackendT:
+    """The same backend, with the same connections, in the namespace with one more name."""
+    beneath: Any = copy(backend)
+    beneath._namespace = partial(_same, f"{beneath._namespace()}/{join_names('namespace', name)}")
+    return cast("BackendT", beneath)
 
 
 def encode_namespace(namespace: Namespace) -> Namespace:
@@ -146,29 +168,29 @@ def encode_namespace(namespace: Namespace) -> Namespace:
     return tuple(component.replace(".", _DOT) for component in namespace)
 
 
-def path_of_names(given: object, argument: str) -> str:
+def path_of_names(argument: str, given: object) -> str:
     """Return the path of a directory below `/` for names, of which each is one segment whatever it holds.
 
     Raises:
         TypeError: It is no sequence of texts.
         ValueError: As `check_namespace`, and InvalidPathError for a name that is too long.
     """
-    names = [name.replace("~", "%7E").replace(":", "%3A") for name in check_namespace(given, argument)]
+    names = [name.replace("~", "%7E").replace(":", "%3A") for name in check_namespace(argument, given)]
     return paths.normalize("/" + "/".join(name if name.strip(".") else name.replace(".", "%2E") for name in names))
 
 
-def check_prefix(given: object, argument: str = "prefix") -> str:
+def check_prefix(argument: str, given: object) -> str:
     """Return the path of the directory that a text, a path itself, or a tuple of names stands for.
 
     Raises:
         TypeError: It is neither.
         ValueError: As `path_of_names`, and InvalidPathError for a text that is no path.
     """
-    return paths.normalize(f"/{given}") if isinstance(given, str) else path_of_names(given, argument)
+    return paths.normalize(f"/{given}") if isinstance(given, str) else path_of_names(argument, given)
 
 
-def check_chosen_prefix(given: object, argument: str = "prefix") -> str:
+def check_chosen_prefix(argument: str, given: object) -> str:
     """`check_prefix` for the answer of a factory: no segment may be empty, since it may be a name that is missing."""
     if isinstance(given, str) and not {"", "."}.isdisjoint(given.removeprefix("/").split("/")):
         raise ValueError(f"{argument} {given!r:.100} has an empty segment")
-    return check_prefix(given, argument)
+    return check_prefix(argument, given)

@@ -222,6 +222,13 @@ def current_runtime() -> Runtime[Any] | None:
         return None
 
 
+def current_thread() -> str | None:
+    """The thread of the caller for whom operations run here; None outside a graph, and if it is not known."""
+    info = getattr(current_runtime(), "execution_info", None)
+    thread = info.thread_id if info else current_config().get("configurable", {}).get("thread_id")
+    return None if thread is None else str(thread)
+
+
 def current_state() -> dict[str, Any]:
     """The state that the running task reads; empty outside a graph."""
     configurable = current_config().get("configurable", {})

@@ -1,5 +1,6 @@
 """Where the files of a backend lie in its storage: in a fixed place, or in one that a factory chooses by the caller."""
 
+import sys
 from collections.abc import Callable, Sequence
 from copy import copy
 from functools import partial
@@ -21,6 +22,7 @@ __all__ = [
     "check_namespace",
     "check_prefix",
     "choice_in",
+    "current_thread",
     "encode_namespace",
     "fixed_or_chosen",
     "join_names",
@@ -63,7 +65,7 @@ class Choice(Generic[T]):
         name: str,
         factory: Callable[[Any], object],
         check: Callable[[Any], T],
-        label: Callable[[T], str] = str,
+        label: Callable[[T], str] = lambda place: str(place).strip("/"),
         *,
         is_place: bool = True,
     ) -> None:
@@ -117,6 +119,15 @@ def fixed_or_chosen(
     if callable(given):
         return Choice(name, given, partial(check_answer or check, name))
     return partial(_same, check(name, given))
+
+
+def current_thread() -> str | None:
+    """Return the thread of the graph that calls; None outside of a graph, and if it is not known."""
+    if "langgraph.runtime" not in sys.modules:  # Importing it takes a second, and without it no graph runs.
+        return None
+    from deepfs._langgraph import private
+
+    return private.current_thread()
 
 
 def choice_in(place: object) -> Choice[Any] | None:

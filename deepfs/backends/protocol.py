@@ -862,9 +862,9 @@ def caller_places(parts: Iterable[BackendProtocol]) -> tuple[Hashable, ...]:
     return tuple([part._choice() for part in parts if part._choice is not None and part._choice.is_place])
 
 
-def tenant_of(backend: object) -> str | None:
-    """The places of a backend for this caller, for people; None where all callers have the same, or a factory fails."""
-    choices = [part._choice for part in parts_by_caller(backend) if part._choice and part._choice.is_place]
+def tenant_of(parts: Iterable[BackendProtocol]) -> str | None:
+    """The same places, for people; None where there are none, or a factory fails."""
+    choices = [part._choice for part in parts if part._choice is not None and part._choice.is_place]
     try:
         return ", ".join(dict.fromkeys(choice.label(choice()) for choice in choices)) or None
     except DeepFSError:

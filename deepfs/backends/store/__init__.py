@@ -226,8 +226,8 @@ class StoreBackend(RecordStorageBackend):
         self._store_class = None if given is None else type(given)  # The repr of the store may show a connection.
         self.is_synchronous = type(self).is_synchronous and given is not None and _langgraph.never_suspends(given)
         self._last: _StoreFiles | None = None
-        given_or_legacy = _legacy_namespace if namespace is None else namespace
-        self._namespace = fixed_or_chosen("namespace", given_or_legacy, check_namespace)
+        chosen = ("assistant_id", _legacy_namespace) if namespace is None else ("namespace", namespace)
+        self._namespace = fixed_or_chosen(*chosen, check_namespace)
         self._choice = choice_in(self._namespace)
         self._given_namespace = namespace if namespace is None or callable(namespace) else self._namespace()
 

@@ -56,7 +56,7 @@ class Choice(Generic[T]):
         name: The argument that the factory was given as.
         factory: Gets the runtime of the running node, or None outside of a graph.
         check: Returns what the backend uses of an answer, and raises if the answer cannot be used.
-        label: What people see of it.
+        label: Returns what people see of it; None is the names with slashes between them.
         is_place: Whether it is a place in a storage.
     """
 
@@ -65,7 +65,7 @@ class Choice(Generic[T]):
         name: str,
         factory: Callable[[Any], object],
         check: Callable[[Any], T],
-        label: Callable[[T], str] = lambda place: str(place).strip("/"),
+        label: Callable[[T], str] | None = None,
         *,
         is_place: bool = True,
     ) -> None:
@@ -74,7 +74,7 @@ class Choice(Generic[T]):
         self.name: str = name
         self.factory: Callable[[Any], object] = factory
         self.check: Callable[[Any], T] = check
-        self.label: Callable[[T], str] = label
+        self.label: Callable[[T], str] = label or _join_place
         self.is_place: bool = is_place
 
     def __call__(self) -> T:
@@ -137,6 +137,10 @@ def choice_in(place: object) -> Choice[Any] | None:
 
 def _same(value: T) -> T:
     return value
+
+
+def _join_place(place: Any) -> str:
+    return "/".join(place) if isinstance(place, tuple) else str(place).strip("/")
 
 
 # --- names -----------------------------------------------------------------------------------------------------------

@@ -175,6 +175,11 @@ class BackendProtocol(SyncSurface):
     _is_layer: bool = False
     """Whether it stands before another backend, to which it passes on what it does not override."""
 
+    def _name_places(self) -> list[str]:
+        """The places that factories have for the caller, for people. Raises BackendError if one fails."""
+        choice = self._choice
+        return [choice.label(choice())] if choice is not None and choice.is_place else []
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         complete(cls, BackendProtocol, is_layer=cls._is_layer)
@@ -829,6 +834,10 @@ class TenantView(BackendProtocol, SyncCommands):
     async def aclose(self) -> None:
         """Do nothing: what is open belongs to the backend."""
 
+    def _name_places(self) -> list[str]:
+        with self._acting():
+            return [name for part in parts_by_caller(self.inner) for name in part._name_places()]
+
     async def _await(self, answer: Awaitable[T]) -> T:
         with self._acting():
             return await answer
@@ -862,11 +871,16 @@ def caller_places(parts: Iterable[BackendProtocol]) -> tuple[Hashable, ...]:
     return tuple([part._choice() for part in parts if part._choice is not None and part._choice.is_place])
 
 
+def parts_of_tenants(backend: object) -> list[BackendProtocol]:
+    """The same parts, and those that are views of one tenant."""
+    parts = [part for part in _parts(backend) if isinstance(part, BackendProtocol)]
+    return [part for part in parts if part._choice is not None or isinstance(part, TenantView)]
+
+
 def tenant_of(parts: Iterable[BackendProtocol]) -> str | None:
-    """The same places, for people; None where there are none, or a factory fails."""
-    choices = [part._choice for part in parts if part._choice is not None and part._choice.is_place]
+    """The places of these parts for this caller, for people; None where there are none, or a factory fails."""
     try:
-        return ", ".join(dict.fromkeys(choice.label(choice()) for choice in choices)) or None
+        return ", ".join(dict.fromkeys(name for part in parts for name in part._name_places())) or None
     except DeepFSError:
         return None
 

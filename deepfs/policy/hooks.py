@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from deepfs._brief import struct_repr
 from deepfs.backends.answers import complete_answer
-from deepfs.backends.protocol import BackendProtocol, parts_by_caller, tenant_of
+from deepfs.backends.protocol import BackendProtocol, parts_of_tenants, tenant_of
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import DeepFSError, NoMatchError
 from deepfs.operations import (
@@ -151,12 +151,12 @@ class HookedBackend(WrapperBackend):
         self, inner: BackendProtocol, before: Iterable[BeforeHook] = (), after: Iterable[AfterHook] = ()
     ) -> None:
         super().__init__(inner)
-        self._by_caller = parts_by_caller(self.inner)
+        self._of_tenants = parts_of_tenants(self.inner)
         self.before: list[BeforeHook] = check_callables("before", before)
         self.after: list[AfterHook] = check_callables("after", after)
 
     async def run(self, operation: Operation) -> Any:
-        tenant = tenant_of(self._by_caller)
+        tenant = tenant_of(self._of_tenants)
         match operation:
             case UploadFiles() | DownloadFiles():
                 return await self._run_each(operation, tenant)

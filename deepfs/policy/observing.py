@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from deepfs._brief import struct_repr
 from deepfs.backends.namespace import current_thread
-from deepfs.backends.protocol import BackendProtocol, TenantView, parts_by_caller, tenant_of
+from deepfs.backends.protocol import BackendProtocol, TenantView, parts_of_tenants, tenant_of
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import DeepFSError, ErrorCode
 from deepfs.operations import ChangeEntries, DownloadStream, Operation, UploadStream
@@ -75,7 +75,7 @@ class ObservedBackend(WrapperBackend):
 
     def __init__(self, inner: BackendProtocol) -> None:
         super().__init__(inner)
-        self._by_caller = parts_by_caller(self.inner)
+        self._of_tenants = parts_of_tenants(self.inner)
 
     @abstractmethod
     def observe(self, call: Call) -> Observation:
@@ -88,7 +88,7 @@ class ObservedBackend(WrapperBackend):
     async def run(self, operation: Operation) -> Any:
         if isinstance(operation, ChangeEntries) and len(operation.entries) > 1:
             return [outcome for each in operation.entries for outcome in await self.arun(operation.only([each]))]
-        call = call_of(operation, tenant_of(self._by_caller))
+        call = call_of(operation, tenant_of(self._of_tenants))
         if call is None:
             return await super().run(operation)
         if isinstance(operation, DownloadStream):

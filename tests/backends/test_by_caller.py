@@ -152,6 +152,15 @@ async def test_two_tenants_find_their_own_files_in_a_graph_and_by_a_view(backend
     assert (await backend.aread("/secret.md")).code == ErrorCode.BACKEND_ERROR  # Nobody calls.
 
 
+def test_views_serve_code_without_an_event_loop(backend: BackendProtocol) -> None:
+    ada, bob = of(backend, "ada"), of(backend, "bob")
+    for view, text in ((ada, "of ada"), (bob, "of bob")):
+        assert view.write("/a.txt", text).ok
+        assert view.edit("/a.txt", "of", "still of").ok
+    assert [view.read("/a.txt").unwrap().content for view in (ada, bob)] == ["still of ada", "still of bob"]
+    assert [match.text for match in ada.grep("still").unwrap()] == ["still of ada"]
+
+
 async def test_a_stream_of_one_tenant_reaches_another_only_by_its_caller(backend: BackendProtocol) -> None:
     ada, bob = of(backend, "ada"), of(backend, "bob")
     assert (await ada.awrite("/a.txt", "ada")).ok
@@ -286,6 +295,8 @@ async def test_a_view_of_a_tree_counts_and_records_what_the_graph_does(tmp_path:
     assert (await of(files, "ada").aread("/notes/a.md")).unwrap().content == "y"
     with pytest.raises(RuntimeError, match="StateBackend"):
         await of(files, "ada").aread("/a.md")
+    await AuditedBackend(history, records.append).als("/")
+    assert records[-1].tenant == "ada/files"
 
 
 async def test_factories_that_differ_are_told_the_caller_not_the_place(tmp_path: Path) -> None:
@@ -300,16 +311,16 @@ async def test_factories_that_differ_are_told_the_caller_not_the_place(tmp_path:
     assert (await of(files, "bob").aread("/a.md")).code == ErrorCode.FILE_NOT_FOUND
 
 
-async def test_what_a_layer_does_elsewhere_is_not_done_for_the_tenant_of_a_view(tmp_path: Path) -> None:
-    log = SqliteBackend(tmp_path / "log.db", lambda _: "log")
+async def test_what_a_layer_does_elsewhere_is_not_done_for_the_tenant_of_a_view() -> None:
+    log = StoreBackend(InMemoryStore(), namespace=lambda _: "log")
 
     async def note(record: AuditRecord) -> None:
         await log.awrite(f"/{record.operation}", record.tenant or "")
 
-    files = AuditedBackend(SqliteBackend(tmp_path / "files.db", of_user), note)
-    assert (await files.at("ada").awrite("/a.md", "x")).ok
-    assert (await log.aread("/write")).unwrap().content == "ada"
-    assert [info.path for info in (await files.at("ada").als("/")).unwrap()] == ["/a.md"]
+    files = AuditedBackend(StoreBackend(InMemoryStore(), namespace=of_user), note)
+    assert (await files.at(("ada", "files")).awrite("/a.md", "x")).ok
+    assert (await log.aread("/write")).unwrap().content == "ada/files"
+    assert [info.path for info in (await files.at(("ada", "files")).als("/")).unwrap()] == ["/a.md"]
 
 
 @pytest.mark.parametrize("key", [None, lambda runtime: runtime.context.user])

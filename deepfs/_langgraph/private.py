@@ -59,6 +59,20 @@ def current_config() -> RunnableConfig:
         return {}
 
 
+RUN: Final = "__deepfs_run"
+"""The key of `configurable` with the id of the run of an agent, which its subagents have as well."""
+
+
+def current_ids() -> tuple[str | None, str | None]:
+    """The thread and the run of the running task, each None if it is not known."""
+    config = current_config()
+    configurable, metadata = config.get("configurable", {}), config.get("metadata", {})
+    info = getattr(current_runtime(), "execution_info", None)
+    runs = (configurable.get(RUN), configurable.get("run_id"), metadata.get("run_id"), getattr(info, "run_id", None))
+    thread, run = configurable.get("thread_id"), next(filter(None, runs), None)
+    return None if thread is None else str(thread), None if run is None else str(run)
+
+
 class RunningTask(NamedTuple):
     """The running task, and how it reads and writes the state of its graph."""
 

@@ -2,7 +2,7 @@
 
 import inspect
 from base64 import b64decode
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -163,6 +163,8 @@ class BackendProtocol(SyncSurface):
     """Whether its sync methods are those of V1."""
     _chosen_by_caller: Literal["namespace", "backend"] | None = None
     """What a factory decides by the caller, if there is one: the namespace, or the whole backend."""
+    _is_by_thread: bool = False
+    """Whether each thread of a graph has other files."""
     _is_layer: bool = False
     """Whether it stands before another backend, to which it passes on what it does not override."""
 
@@ -716,18 +718,25 @@ def supports_execute(backend: object) -> bool:
 
 def parts_by_caller(backend: object) -> list[BackendProtocol]:
     """The parts of a backend, or itself, of which a factory decides by the caller which files they have."""
-    return [part for part in _parts(backend) if isinstance(part, BackendProtocol) and part._chosen_by_caller]
+    return [part for part in parts_of(backend) if isinstance(part, BackendProtocol) and part._chosen_by_caller]
+
+
+def caller_places(parts: Iterable[BackendProtocol]) -> tuple[Hashable, ...]:
+    """The places that the parts by the caller have for this caller. Raises BackendError if a factory fails."""
+    return tuple([cast("Any", part)._namespace() for part in parts if part._chosen_by_caller == "namespace"])
 
 
 def is_by_namespace(backend: object) -> bool:
     """Whether factories of namespaces decide by the caller about all files of a backend, whatever it consists of."""
-    return all(isinstance(part, BackendProtocol) and part._chosen_by_caller == "namespace" for part in _parts(backend))
+    return all(
+        isinstance(part, BackendProtocol) and part._chosen_by_caller == "namespace" for part in parts_of(backend)
+    )
 
 
-def _parts(backend: object) -> list[object]:
+def parts_of(backend: object) -> list[object]:
     """The backends that store the files of a backend."""
     inner = backend.inner_backends() if isinstance(backend, BackendProtocol) else ()
-    return [part for each in inner for part in _parts(each)] or [backend]
+    return [part for each in inner for part in parts_of(each)] or [backend]
 
 
 def execute_accepts_timeout(cls: type[Any]) -> bool:

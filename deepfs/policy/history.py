@@ -1,6 +1,7 @@
 """A history of files: their contents before each change."""
 
 import re
+import sys
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Hashable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from datetime import UTC, datetime
@@ -12,7 +13,15 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from deepfs.backends.protocol import BackendProtocol, as_backend, close_each, parts_by_caller
+from deepfs.backends.protocol import (
+    BackendProtocol,
+    StoragePlace,
+    as_backend,
+    caller_places,
+    close_each,
+    parts_by_caller,
+    parts_of,
+)
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import (
     BackendError,
@@ -39,6 +48,23 @@ from deepfs.threads.locks import path_locks
 from deepfs.types import FileUploadResponse, WriteResult, error_from, failure
 
 _log = getLogger("deepfs")
+
+
+class RunningIds(NamedTuple):
+    """The ids of the running graph; None where there is none, or it has none."""
+
+    thread: str | None = None
+    run: str | None = None
+
+
+def running_ids() -> RunningIds:
+    """The ids of the graph whose task runs here."""
+    if "langgraph.config" not in sys.modules:  # Importing LangGraph takes a second, and without it no graph runs.
+        return RunningIds()
+    from deepfs._langgraph.private import current_ids
+
+    return RunningIds(*current_ids())
+
 
 _NO_FILE = frozenset({"file_not_found", "is_directory", "not_a_directory", "invalid_path"})
 _READABLE = frozenset({*_NO_FILE, "too_large"})
@@ -98,6 +124,9 @@ class HistoryBackend(WrapperBackend):
     `aupload_stream`, which keeps a file of any size in chunks; such a version is listed and stored in `versions`, but
     it is too large for `aread_version` and `arestore`.
 
+    Where a factory chooses by the caller where files lie, or threads have files of their own (`StateBackend`), each
+    caller has versions of its own, also where `versions` is one storage for all of them.
+
     Args:
         inner: The backend.
         versions: The backend that stores the versions; None is `inner`, where `directory` is then hidden and cannot be
@@ -106,8 +135,8 @@ class HistoryBackend(WrapperBackend):
         keep: How many versions of each path are kept; older ones are deleted.
 
     Raises:
-        ValueError: For a `keep` below 1, for `directory="/"` without `versions`, and where `inner` is a factory or
-            has one for its namespace, and `versions` has none: the versions of all its callers would lie in one place.
+        ValueError: For a `keep` below 1, for `directory="/"` without `versions`, and where a factory makes `inner` or a
+            part of it: which callers share files is not known then.
         TypeError: For an argument of another type.
     """
 
@@ -133,10 +162,10 @@ class HistoryBackend(WrapperBackend):
         super().__init__(files if versions is not None else _without(files, self._directory))
         self._beneath = files
         self._versions = files if versions is None else as_backend(versions)
-        if parts_by_caller(files) and not parts_by_caller(self._versions):
+        if any(part._chosen_by_caller == "backend" for part in parts_by_caller(files)):
             raise ValueError(
-                "the versions of all callers of a factory, of a namespace or of backends, would lie in one place: "
-                "leave out `versions`, or give it a factory too"
+                "a factory makes backends, so versions of several callers could lie in one place: "
+                "let the factory make the history, or give each backend a factory for its namespace"
             )
         self._keep = keep
         self.is_synchronous = self.is_synchronous and self._versions.is_synchronous
@@ -560,9 +589,25 @@ class HistoryBackend(WrapperBackend):
             await self._versions.adelete(paths.join(place, each))
 
     async def _place(self, path: str) -> str:
-        """The directory of the versions of a file, the same for all links to it."""
+        """The directory of the versions of a file, the same for all links to it, and another one for each caller."""
         (real,) = await self.inner.aresolve_paths([path := paths.normalize(path)])
-        return paths.join(self._directory, blake2b((real or path).encode(), digest_size=16).hexdigest())
+        caller = await self._caller(path)
+        named = real or path if caller is None else f"{caller}\0{real or path}"  # No path holds NUL.
+        return paths.join(self._directory, blake2b(named.encode(), digest_size=16).hexdigest())
+
+    async def _caller(self, path: str) -> str | None:
+        """What tells apart callers for whom other files are at `path`, but versions in one place; None if none are."""
+        parts = [part for part in parts_of(self._beneath) if isinstance(part, BackendProtocol)]
+        if not any(part._is_by_thread or part._chosen_by_caller for part in parts):
+            return None
+        place, kept = await self.inner.astorage_place(path), await self._versions.astorage_place(self._directory)
+        roots = [(part, root) for part in parts if (root := await _root(part)) is not None]
+        # A layer may not say where the path lies: then it may be in any part.
+        holding = [each for each in roots if _holds(each[1], place)] or roots
+        apart = [part for part, root in holding if not _holds(root, kept)]
+        thread = [running_ids().thread] if any(part._is_by_thread for part in apart) else []
+        callers = [*caller_places(part for part in apart if part._chosen_by_caller), *thread]
+        return repr(callers) if callers else None
 
     async def _list_versions(self, place: str) -> tuple[list[tuple[Version, str]], list[int]]:
         """The versions in the directory `place`, each with its file name, oldest first; and the numbers taken."""
@@ -613,6 +658,17 @@ def _not_kept(path: str, code: str | None, told: str | None) -> DeepFSError:
     if code == ErrorCode.QUOTA_EXCEEDED:
         return error_about(ErrorCode.QUOTA_EXCEEDED, path, "there is no room for what it was")
     return BackendError(path, f"it could not be kept in the history: {told}")
+
+
+async def _root(part: BackendProtocol) -> StoragePlace | None:
+    try:
+        return await part.astorage_place("/")
+    except DeepFSError:  # Its factory has no place for this caller, so no file of the caller is in it.
+        return None
+
+
+def _holds(root: StoragePlace, place: StoragePlace) -> bool:
+    return not root.keys.isdisjoint(place.keys | place.above)
 
 
 def _is_in(path: str, directory: str) -> bool:

@@ -63,14 +63,25 @@ RUN: Final = "__deepfs_run"
 """The key of `configurable` with the id of the run of an agent, which its subagents have as well."""
 
 
-def current_ids() -> tuple[str | None, str | None]:
-    """The thread and the run of the running task, each None if it is not known."""
+class RunningIds(NamedTuple):
+    """The ids of the running graph; None outside a graph, and where it has none."""
+
+    thread: str | None
+    run: str | None
+
+
+def current_ids() -> RunningIds:
+    """The ids of the graph whose task runs here."""
     config = current_config()
-    configurable, metadata = config.get("configurable", {}), config.get("metadata", {})
-    info = getattr(current_runtime(), "execution_info", None)
-    runs = (configurable.get(RUN), configurable.get("run_id"), metadata.get("run_id"), getattr(info, "run_id", None))
-    thread, run = configurable.get("thread_id"), next(filter(None, runs), None)
-    return None if thread is None else str(thread), None if run is None else str(run)
+    thread = config.get("configurable", {}).get("thread_id")
+    run = run_in(config) or getattr(getattr(current_runtime(), "execution_info", None), "run_id", None)
+    return RunningIds(None if thread is None else str(thread), None if run is None else str(run))
+
+
+def run_in(config: Mapping[str, Any]) -> Any:
+    """The id of the run that a configuration hands on to subgraphs; None if there is none."""
+    configurable, metadata = config.get("configurable") or {}, config.get("metadata") or {}
+    return configurable.get(RUN) or configurable.get("run_id") or metadata.get("run_id")
 
 
 class RunningTask(NamedTuple):

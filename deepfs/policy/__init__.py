@@ -8,6 +8,7 @@ from deepfs.policy.limits import QuotaBackend, RateLimit, RateLimitError, ReadOn
 from deepfs.policy.observing import AuditedBackend, AuditRecord, TracedBackend
 from deepfs.policy.permissions import ApprovalNeededError, DeniedError, PermissionedBackend, as_approved
 from deepfs.policy.rules import Decision, FilesystemPermission, decide, decide_beneath
+from deepfs.policy.undo import Change, UndoResult
 
 __all__ = [
     "AfterHook",
@@ -16,6 +17,7 @@ __all__ = [
     "AuditedBackend",
     "BeforeHook",
     "Call",
+    "Change",
     "ChangePolicy",
     "Decision",
     "DeniedError",
@@ -29,6 +31,7 @@ __all__ = [
     "RateLimitError",
     "ReadOnlyBackend",
     "TracedBackend",
+    "UndoResult",
     "Usage",
     "Version",
     "WrapperBackend",

@@ -46,7 +46,9 @@ async def run_as(user: str, call: Callable[[], Awaitable[None]]) -> None:
     graph = StateGraph(FilesystemState, context_schema=Context)
     graph.add_node("node", node)
     graph.add_edge(START, "node")
-    await graph.compile().ainvoke({}, {"configurable": {"thread_id": f"of {user}"}}, context=Context(user))
+    await graph.compile().ainvoke(
+        {}, {"configurable": {"thread_id": f"of {user}", "run_id": f"run of {user}"}}, context=Context(user)
+    )
 
 
 class Unplaced(WrapperBackend):
@@ -102,9 +104,13 @@ async def test_no_tenant_sees_the_versions_of_another_one(histories: Histories) 
             [version] = await history.ahistory(path)
             assert await history.aread_version(path, version.number) == b"secret of ada"
             assert (await history.arestore(path, version.number)).ok
+            assert len(await history.achanges(path)) == 3
 
         async def look(history: HistoryBackend = history, path: str = path) -> None:
             assert await history.ahistory(path) == []
+            assert await history.achanges(path) == []
+            with pytest.raises(NotFoundError):
+                await history.aundo("run of ada")
             for number in (1, 2):
                 assert (await history.arestore(path, number)).code == "file_not_found"
                 with pytest.raises(NotFoundError):
@@ -113,6 +119,8 @@ async def test_no_tenant_sees_the_versions_of_another_one(histories: Histories) 
             await history.awrite(path, "new", overwrite=True)
             [version] = await history.ahistory(path)
             assert await history.aread_version(path, version.number) == b"of bob"
+            assert {change.thread for change in await history.achanges(limit=100)} == {"of bob"}
+            assert (await history.aundo("run of bob")).conflicts == {}
 
         await run_as("ada", change)
         await run_as("bob", look)

@@ -612,7 +612,8 @@ class HistoryBackend(WrapperBackend):
             try:
                 await self._record(operation.name, pending)
             except DeepFSError as error:
-                codes = {path: code or error.code.value for path, code in codes.items()}
+                refused = error.code.value
+                codes = {path: codes[path] or (refused if each else None) for path, each in touched.items()}
             passed = [file for file in files if codes[file[0]] is None]
             stored = iter(await self.inner.aupload_files(passed) if passed else [])
             outcomes = [

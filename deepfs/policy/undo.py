@@ -105,7 +105,7 @@ class ChangeLog:
                 [EntryChange(each, "make_directory", PRIVATE_DIRECTORY) for each in private if each != "/"]
             )
         with use_file_mode(PRIVATE_FILE):
-            [stored] = await self._versions.aupload_files([(record, json.encode(change))])
+            [stored] = await self._versions.aupload_files([(record, _encode(change))])
         return stored.error
 
     async def forget(self, record: str) -> None:
@@ -172,6 +172,10 @@ def combine(changes: Iterable[LoggedChange]) -> tuple[list[FileChange], set[str]
             interrupted.add(each.path)
         combined[each.path] = replace(known, after=each.after)
     return [*combined.values()], interrupted
+
+
+def _encode(change: LoggedChange) -> bytes:
+    return json.encode(change, enc_hook=str.__str__)  # A path may be of a subclass of str.
 
 
 def _decode(content: bytes | None, error: str | None) -> LoggedChange:

@@ -75,7 +75,12 @@ def current_ids() -> RunningIds:
     config = current_config()
     thread = config.get("configurable", {}).get("thread_id")
     run = run_in(config) or getattr(getattr(current_runtime(), "execution_info", None), "run_id", None)
-    return RunningIds(None if thread is None else str(thread), None if run is None else str(run))
+    return RunningIds(_id_text(thread), _id_text(run))
+
+
+def _id_text(given: object) -> str | None:
+    """An id, which may be of any type, with escapes for lone surrogates."""
+    return None if given is None else str(given).encode("utf-8", "backslashreplace").decode()
 
 
 def run_in(config: Mapping[str, Any]) -> Any:

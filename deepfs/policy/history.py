@@ -306,12 +306,11 @@ class HistoryBackend(WrapperBackend):
         path = paths.normalize(path)
         try:
             content = await self.aread_version(path, number)
+            async with await self._hold([path]):
+                mode = await self._mode_of_version(await self._place(path), f"{number:08d}")
+                code = await self._put_back(path, content, mode)
         except DeepFSError as error:
             return failure(WriteResult, error)
-        async with await self._hold([path]):
-            code = await self._put_back(
-                path, content, await self._mode_of_version(await self._place(path), f"{number:08d}")
-            )
         return WriteResult(path=path) if code is None else failure(WriteResult, error_about(code, path, _NOT_RESTORED))
 
     async def _put_back(self, path: str, content: bytes, mode: int | None) -> str | None:
@@ -419,18 +418,20 @@ class HistoryBackend(WrapperBackend):
             now = await self._version_now(file.path)
             if now == file.before:
                 return None
-            place = await self._place(file.path)
-            if paths.name(place) != file.place or not (force or (is_own and now == file.after)):
+            place, is_known = await self._place(file.path), now != UNKNOWN
+            if paths.name(place) != file.place or not (force or (is_own and is_known and now == file.after)):
                 return ErrorCode.CONFLICT
             try:
                 if file.before is None:
-                    deleted: DeleteResult = await self._change_held(Delete(file.path), [file.path])
+                    seen = now if is_known and self.inner.capabilities.atomic_between_processes else None
+                    deleted: DeleteResult = await self._change_held(Delete(file.path, seen), [file.path])
                     return deleted.code
                 if file.version is None:
                     return ErrorCode.FILE_NOT_FOUND
                 content = await self._fetch_version(paths.join(place, file.version), file.path)
                 await self._clear(file.path)
-                code = await self._put_back(file.path, content, await self._mode_of_version(place, file.version[:8]))
+                mode = await self._mode_of_version(place, file.version.partition("-")[0])
+                code = await self._put_back(file.path, content, mode)
                 return None if code is None else ErrorCode(code)
             except DeepFSError as error:
                 return error.code
@@ -565,11 +566,8 @@ class HistoryBackend(WrapperBackend):
         run = undo or run
         change = LoggedChange("undo" if undo else operation, [*pending.files.values()], thread, run)
         with unchecked():
-            directory = await self._log_directory()
-            pending.record, pending.change = new_record(directory, run), change
+            pending.record, pending.change = new_record(await self._log_directory(), run), change
             code = await self._log.store(pending.record, change)
-            if pending.record.endswith("0"):  # One change in sixteen: it takes a listing.
-                await self._log.prune(directory)
         if code is not None and (must_fit or code != ErrorCode.QUOTA_EXCEEDED):
             raise _keeping_error(next(iter(pending.files)), code, code)
 
@@ -752,9 +750,11 @@ class HistoryBackend(WrapperBackend):
             ]
             with _tidying():
                 if changed:
-                    await self._log.store(pending.record, replace(pending.change, files=changed))
+                    await self._log.replace(pending.record, replace(pending.change, files=changed))
                 else:
                     await self._log.forget(pending.record)
+                if pending.record.endswith("0"):  # One change in sixteen, since it takes a listing.
+                    await self._log.prune(paths.parent(pending.record))
 
     async def _version_now(self, path: str) -> str | None:
         """The content version of the file; None if there is none, `UNKNOWN` if it cannot be read."""

@@ -92,7 +92,7 @@ class ChangeLog:
         self._versions = versions
 
     async def store(self, record: str, change: LoggedChange) -> str | None:
-        """Store a change, or replace it; return the code of the error if that fails.
+        """Store a change; return the code of the error if that fails.
 
         Args:
             record: The path of its file.
@@ -105,7 +105,12 @@ class ChangeLog:
                 [EntryChange(each, "make_directory", PRIVATE_DIRECTORY) for each in private if each != "/"]
             )
         with use_file_mode(PRIVATE_FILE):
-            [stored] = await self._versions.aupload_files([(record, _encode(change))])
+            return await self.replace(record, change)
+
+    async def replace(self, record: str, change: LoggedChange) -> str | None:
+        """Replace a change; return the code of the error if that fails."""
+        content = json.encode(change, enc_hook=str.__str__)  # A path may be of a subclass of str.
+        [stored] = await self._versions.aupload_files([(record, content)])
         return stored.error
 
     async def forget(self, record: str) -> None:
@@ -172,10 +177,6 @@ def combine(changes: Iterable[LoggedChange]) -> tuple[list[FileChange], set[str]
             interrupted.add(each.path)
         combined[each.path] = replace(known, after=each.after)
     return [*combined.values()], interrupted
-
-
-def _encode(change: LoggedChange) -> bytes:
-    return json.encode(change, enc_hook=str.__str__)  # A path may be of a subclass of str.
 
 
 def _decode(content: bytes | None, error: str | None) -> LoggedChange:

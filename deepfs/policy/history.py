@@ -62,13 +62,13 @@ from deepfs.policy.undo import (
     time_of,
 )
 from deepfs.sync import run_shielded
-from deepfs.text import paths
+from deepfs.text import edits, paths
 from deepfs.text.access import AccessScope, access_as, current_access, iterate_under, unchecked, without_access_check
 from deepfs.text.arguments import check_integer, check_string
 from deepfs.text.diff import unified_diff
 from deepfs.text.entries import EntryChange, Omission, TreeListing, files_of, is_probing, join_omissions, use_file_mode
+from deepfs.text.lines import decode, version
 from deepfs.text.lines import digest as content_digest
-from deepfs.text.lines import version
 from deepfs.threads.locks import path_locks
 from deepfs.types import DeleteResult, FileUploadResponse, WriteResult, error_from, failure
 
@@ -523,11 +523,15 @@ class HistoryBackend(WrapperBackend):
         try:
             removes = isinstance(operation, Delete | Move)
             must_fit = not isinstance(operation, Delete) or current_undo.get() is not None
+            content: bytes | None = None
             for place, path in enumerate(touched):
                 with access_as("source" if removes and place == 0 else "target"):
-                    await self._keep_tree(path, pending, deep=removes, must_fit=must_fit)
+                    content = await self._keep_tree(path, pending, deep=removes, must_fit=must_fit)
             if isinstance(operation, Copy):
                 await self._note_arrivals(operation, pending)
+            else:
+                after = _version_after(operation, content)
+                pending.files = {path: replace(file, after=after) for path, file in pending.files.items()}
             await self._record(operation.name, pending, must_fit=must_fit)
             pinned = self._pin(operation, touched, pending.saved)
             result = await super().run(pinned)
@@ -535,7 +539,7 @@ class HistoryBackend(WrapperBackend):
             succeeded = result.ok
             return None if surely_unchanged else result
         finally:
-            done = {each.path: succeeded for each in pending.saved}
+            done = dict.fromkeys((*pending.files, *(each.path for each in pending.saved)), succeeded)
             await self._settle(pending, done, surely_unchanged=surely_unchanged)
 
     @without_access_check
@@ -543,13 +547,19 @@ class HistoryBackend(WrapperBackend):
         """Add the files that a copy or move makes. What is there already it leaves, or is locked and known."""
         try:
             src, dst = paths.normalize(operation.src), paths.normalize(operation.dst)
-            arriving = [paths.join(dst, paths.relative(path, src)) for path in await self._list_files(src)]
+            arriving = {paths.join(dst, paths.relative(path, src)): path for path in await self._list_files(src)}
             there = {*await self._list_files(dst), *pending.files}
         except DeepFSError:  # The operation itself will fail, too.
             return
         made = [path for path in arriving if path not in there]
         for path, where in zip(made, await self._where(made), strict=True):
             pending.files[path] = FileChange(path, paths.name(where.place), UNKNOWN, where.caller)
+        if isinstance(operation, Move):
+            moved = {path: pending.files[old].before for path, old in arriving.items() if old in pending.files}
+            pending.files = {
+                path: replace(file, after=moved.get(path, UNKNOWN if path in arriving else None))
+                for path, file in pending.files.items()
+            }
 
     async def _list_files(self, path: str) -> list[str]:
         try:
@@ -559,17 +569,18 @@ class HistoryBackend(WrapperBackend):
 
     async def _record(self, operation: str, pending: _Pending, *, must_fit: bool = True) -> None:
         """Store in the log what is about to be changed, so that it is known even if this process ends now."""
-        if not pending.files:
+        files = [file for file in pending.files.values() if file.after != file.before]
+        if not files:
             return
         thread, run = _running_ids()
         undo = current_undo.get()
         run = undo or run
-        change = LoggedChange("undo" if undo else operation, [*pending.files.values()], thread, run)
+        change = LoggedChange("undo" if undo else operation, files, thread, run)
         with unchecked():
             pending.record, pending.change = new_record(await self._log_directory(), run), change
             code = await self._log.store(pending.record, change)
         if code is not None and (must_fit or code != ErrorCode.QUOTA_EXCEEDED):
-            raise _keeping_error(next(iter(pending.files)), code, code)
+            raise _keeping_error(files[0].path, code, code)
 
     def _pin(
         self, operation: Write | Edit | Delete | Copy, touched: Sequence[str], saved: Sequence[_SavedContent]
@@ -607,6 +618,9 @@ class HistoryBackend(WrapperBackend):
         done: dict[str, bool] = {}
         try:
             codes = {path: await self._try_keep(each, pending) for path, each in touched.items()}
+            for given, content in files:  # Of two contents for one file, the later one counts.
+                for path in touched[given] if codes[given] is None else ():
+                    pending.files[path] = replace(pending.files[path], after=version(content))
             try:
                 await self._record(operation.name, pending)
             except DeepFSError as error:
@@ -692,13 +706,16 @@ class HistoryBackend(WrapperBackend):
             return error.code.value
         return None
 
-    async def _keep_tree(self, path: str, pending: _Pending, *, deep: bool, must_fit: bool) -> None:
+    async def _keep_tree(self, path: str, pending: _Pending, *, deep: bool, must_fit: bool) -> bytes | None:
         """Store the file at `path`, with `deep` also the files beneath it, and add them to `pending`.
+
+        Returns the content of the last one; None if there is none.
 
         Without `must_fit`, files for which a quota has no room are left out. The file at `path` is checked where it is
         read. What lies beneath it may be a link, which the operation does not follow.
         """
         access = current_access()
+        content: bytes | None = None
         with unchecked():
             for each in await self._files_of(path) if deep else [path]:
                 with AccessScope(access if each == path else None):
@@ -712,6 +729,7 @@ class HistoryBackend(WrapperBackend):
                     if must_fit:
                         raise
                     await self._note(each, version(content), pending)
+        return content
 
     async def _note(self, path: str, before: str | None, pending: _Pending) -> None:
         """Add a file of which no version is kept, since there is none, or no room for it."""
@@ -732,27 +750,28 @@ class HistoryBackend(WrapperBackend):
 
     @without_access_check
     async def _settle_each(self, pending: _Pending, done: Mapping[str, bool], surely_unchanged: bool) -> None:
-        files = [] if surely_unchanged else [*{*pending.files, *(each.path for each in pending.saved)}]
-        now = {path: await self._version_now(path) for path in files}
+        touched = {*pending.files, *(each.path for each in pending.saved)}
+        known = {path for path, file in pending.files.items() if done.get(path) and file.after != UNKNOWN}
+        now = {} if surely_unchanged else {path: await self._version_now(path) for path in touched - known}
         for each in pending.saved:
             # A change without a result may have happened, for example if it was cancelled.
-            happened = each.path in now and (done.get(each.path) or now[each.path] != each.content_version)
+            happened = done.get(each.path) or now.get(each.path, each.content_version) != each.content_version
             with _tidying():
-                if happened:
+                if happened and not surely_unchanged:
                     await self._prune(each.place)
                 else:
                     await self._forget(each.place, each.number, each.name)
         if pending.record is not None and pending.change is not None:
-            changed = [
-                replace(file, after=now[file.path])
-                for file in pending.change.files
-                if file.path in now and now[file.path] != file.before
+            files = [
+                file if file.path in known else replace(file, after=now.get(file.path, file.before))
+                for file in ([] if surely_unchanged else pending.change.files)
             ]
+            changed = [file for file in files if file.after != file.before]
             with _tidying():
-                if changed:
-                    await self._log.replace(pending.record, replace(pending.change, files=changed))
-                else:
+                if not changed:
                     await self._log.forget(pending.record)
+                elif changed != pending.change.files:
+                    await self._log.replace(pending.record, replace(pending.change, files=changed))
                 if pending.record.endswith("0"):  # One change in sixteen, since it takes a listing.
                     await self._log.prune(paths.parent(pending.record))
 
@@ -911,6 +930,21 @@ class _Digest:
 
     def version(self) -> str:
         return self._digest.hexdigest()
+
+
+def _version_after(operation: Write | Edit | Delete, content: bytes | None) -> str | None:
+    """The content version that a change makes of `content`; None if it deletes the file, `UNKNOWN` if it must fail."""
+    match operation:
+        case Write():
+            return version(operation.content)
+        case Delete():
+            return None
+    text = None if content is None else decode(content)
+    try:
+        edited = None if text is None else edits.replace(operation.path, text, *operation.args[1:])
+    except DeepFSError:
+        return UNKNOWN
+    return UNKNOWN if edited is None else version(edited.content)
 
 
 def _version_in(name: str, size: int | None) -> Version | None:

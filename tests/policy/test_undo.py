@@ -59,7 +59,7 @@ STEPS: st.SearchStrategy[Step] = st.tuples(
     st.sampled_from(["write", "edit", "upload", "stream", "delete", "move", "copy"]),
     st.sampled_from(PATHS),
     st.sampled_from(PATHS),
-    st.sampled_from([b"0", b"1", b"22", b"\0\xff"]),
+    st.sampled_from([b"0", b"1", b"22", b"\0\xff", b"\xef\xbb\xbf2\r\n"]),
 )
 
 

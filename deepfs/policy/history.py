@@ -1,7 +1,6 @@
 """A history of files: their contents before each change."""
 
 import re
-import sys
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
@@ -14,24 +13,18 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, suppress
-from datetime import UTC, datetime
 from functools import partial
-from hashlib import blake2b
 from logging import getLogger
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import uuid4
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from deepfs.backends.protocol import (
     BackendProtocol,
-    StoragePlace,
     as_backend,
-    caller_places,
     close_each,
     parts_by_caller,
-    parts_of,
 )
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import (
@@ -46,10 +39,9 @@ from deepfs.errors import (
 )
 from deepfs.operations import Copy, Delete, Edit, ListTree, Move, Operation, UploadFiles, UploadStream, Write
 from deepfs.policy.permissions import PermissionedBackend
+from deepfs.policy.places import HistoryPlaces, running_ids
 from deepfs.policy.rules import FilesystemPermission
 from deepfs.policy.undo import (
-    PRIVATE_DIRECTORY,
-    PRIVATE_FILE,
     UNKNOWN,
     Change,
     ChangeLog,
@@ -61,6 +53,7 @@ from deepfs.policy.undo import (
     new_record,
     time_of,
 )
+from deepfs.policy.versions import PRIVATE_FILE, SavedContent, Version, VersionFiles, keeping_error
 from deepfs.sync import run_shielded
 from deepfs.text import edits, paths
 from deepfs.text.access import AccessScope, access_as, current_access, iterate_under, unchecked, without_access_check
@@ -75,64 +68,21 @@ from deepfs.types import DeleteResult, FileUploadResponse, WriteResult, error_fr
 _log = getLogger("deepfs")
 
 
-def _running_ids() -> tuple[str | None, str | None]:
-    """The thread and the run of the graph whose task runs here."""
-    if "langgraph.config" not in sys.modules:  # Importing LangGraph takes a second, and without it no graph runs.
-        return None, None
-    from deepfs._langgraph.private import current_ids
-
-    return current_ids()
-
-
 _NO_FILE = frozenset({"file_not_found", "is_directory", "not_a_directory", "invalid_path"})
 _READABLE = frozenset({*_NO_FILE, "too_large"})
 """Errors of a read that do not mean that reading is forbidden."""
 _OWN_BITS = 0o700
 _ATTEMPTS = 100
 """How often a change is tried anew because another process changed the file after it was kept."""
-_NO_MODE = "none"
 _NOT_RESTORED = "it could not be restored"
 _CHANGED_MEANWHILE = frozenset({ErrorCode.CONFLICT, ErrorCode.ALREADY_EXISTS})
-_is_mode = re.compile("[0-7]{1,4}").fullmatch
-_is_number = re.compile(r"[0-9]{8,18}").fullmatch
-_parsed = re.compile(r"(?P<number>\d{8,})-(?P<at>\d{8}T\d{6}\.\d{6}Z)-(?P<digest>[0-9a-f]{32})").fullmatch
-
-
-class Version(Struct, frozen=True):
-    """The content of a file until a change."""
-
-    number: int
-    """Counts up from 1 for each path."""
-    saved_at: str
-    """When this content was replaced or deleted: ISO 8601, UTC."""
-    size: int | None = None
-    """Bytes."""
-
-
-class _Where(NamedTuple):
-    """Where the versions of a file are."""
-
-    place: str
-    """Their directory, the same for all links to the file."""
-    caller: str | None
-    """Tells apart callers for whom other files are at the path; None if it is the same for all."""
-
-
-class _SavedContent(NamedTuple):
-    """The content of a file, stored in the directory `place` before a change; it is deleted if the change fails."""
-
-    path: str
-    place: str
-    number: int
-    name: str
-    content_version: str
 
 
 class _Pending:
     """A change in progress: what is stored of it."""
 
     def __init__(self) -> None:
-        self.saved: list[_SavedContent] = []
+        self.saved: list[SavedContent] = []
         self.files: dict[str, FileChange] = {}
         """What it may do to each file."""
         self.record: str | None = None
@@ -207,8 +157,9 @@ class HistoryBackend(WrapperBackend):
                 "a factory makes backends, so versions of several callers could lie in one place: "
                 "let the factory make the history, or give each backend a factory for its namespace"
             )
+        self._places = HistoryPlaces(files, self._versions, self._directory)
+        self._kept = VersionFiles(self._versions, keep)
         self._log = ChangeLog(self._versions)
-        self._keep = keep
         self.is_synchronous = self.is_synchronous and self._versions.is_synchronous
 
     def bound_to_this_thread(self) -> bool:
@@ -232,7 +183,7 @@ class HistoryBackend(WrapperBackend):
             PermissionDeniedError: The path may not be read.
         """
         await self._check_readable(path)
-        versions, _ = await self._list_versions(await self._place(path))
+        versions, _ = await self._kept.list(await self._place(path))
         return [found for found, _ in versions]
 
     async def aread_version(self, path: str, number: int) -> bytes:
@@ -250,19 +201,11 @@ class HistoryBackend(WrapperBackend):
         await self._check_readable(path)
         place = await self._place(path)
         named = f"{paths.normalize(path)} (version {number})"
-        versions, _ = await self._list_versions(place)
+        versions, _ = await self._kept.list(place)
         for found, name in versions:
             if found.number == number:
-                return await self._fetch_version(paths.join(place, name), named)
+                return await self._kept.fetch(place, name, named)
         raise NotFoundError(named)
-
-    async def _fetch_version(self, file: str, named: str) -> bytes:
-        (stored,) = await self._versions.adownload_files([file])
-        if stored.error == ErrorCode.FILE_NOT_FOUND:
-            raise NotFoundError(named)
-        if stored.content is None or not file.endswith(version(stored.content)):
-            raise BackendError(named, f"it cannot be read: {stored.error or 'it was changed'}")
-        return stored.content
 
     async def _check_readable(self, path: str) -> None:
         """Raise if the rules of `inner` forbid reading `path` now; they may differ from those when it was stored."""
@@ -307,7 +250,7 @@ class HistoryBackend(WrapperBackend):
         try:
             content = await self.aread_version(path, number)
             async with await self._hold([path]):
-                mode = await self._mode_of_version(await self._place(path), f"{number:08d}")
+                mode = await self._kept.mode(await self._place(path), f"{number:08d}")
                 code = await self._put_back(path, content, mode)
         except DeepFSError as error:
             return failure(WriteResult, error)
@@ -351,7 +294,7 @@ class HistoryBackend(WrapperBackend):
             raise ValueError("limit must be positive")
         wanted = None if path is None else paths.normalize(path)
         found: list[Change] = []
-        async with aclosing(self._log.read(await self._log_directory(), run)) as changes:
+        async with aclosing(self._log.read(await self._places.of_log(), run)) as changes:
             async for name, change in changes:
                 if thread not in (None, change.thread) or wanted not in (None, *(file.path for file in change.files)):
                     continue
@@ -386,7 +329,7 @@ class HistoryBackend(WrapperBackend):
         """
         if (run is None) == (change is None):
             raise ValueError("say which run, or which change, is to be undone")
-        directory, changes = await self._log_directory(), list[LoggedChange]()
+        directory, changes = await self._places.of_log(), list[LoggedChange]()
         if change is not None:
             changes = [found for found in [await self._log.read_one(directory, change)] if found is not None]
         elif run is not None:
@@ -428,9 +371,9 @@ class HistoryBackend(WrapperBackend):
                     return deleted.code
                 if file.version is None:
                     return ErrorCode.FILE_NOT_FOUND
-                content = await self._fetch_version(paths.join(place, file.version), file.path)
+                content = await self._kept.fetch(place, file.version, file.path)
                 await self._clear(file.path)
-                mode = await self._mode_of_version(place, file.version.partition("-")[0])
+                mode = await self._kept.mode(place, file.version)
                 code = await self._put_back(file.path, content, mode)
                 return None if code is None else ErrorCode(code)
             except DeepFSError as error:
@@ -448,7 +391,7 @@ class HistoryBackend(WrapperBackend):
 
     async def _own(self, files: Sequence[FileChange]) -> list[FileChange]:
         """The files that this caller has at these paths."""
-        callers = await self._callers([file.path for file in files])
+        callers = await self._places.callers([file.path for file in files])
         return [file for file, caller in zip(files, callers, strict=True) if file.caller == caller]
 
     async def _is_readable(self, path: str) -> bool:
@@ -471,12 +414,6 @@ class HistoryBackend(WrapperBackend):
         except NotFoundError:
             return None
         return entry.mode if entry.kind == "file" else None
-
-    @without_access_check
-    async def _mode_of_version(self, place: str, number: str) -> int | None:
-        read = await self._versions.aread(paths.join(place, number))
-        text = read.file_data.content if read.file_data is not None else ""
-        return int(text, 8) if _is_mode(text) else None
 
     # --- keeping ---
 
@@ -552,8 +489,8 @@ class HistoryBackend(WrapperBackend):
         except DeepFSError:  # The operation itself will fail, too.
             return
         made = [path for path in arriving if path not in there]
-        for path, where in zip(made, await self._where(made), strict=True):
-            pending.files[path] = FileChange(path, paths.name(where.place), UNKNOWN, where.caller)
+        for path, where in zip(made, await self._places.of(made), strict=True):
+            pending.files[path] = FileChange(path, paths.name(where.directory), UNKNOWN, where.caller)
         if isinstance(operation, Move):
             moved = {path: pending.files[old].before for path, old in arriving.items() if old in pending.files}
             pending.files = {
@@ -572,18 +509,18 @@ class HistoryBackend(WrapperBackend):
         files = [file for file in pending.files.values() if file.after != file.before]
         if not files:
             return
-        thread, run = _running_ids()
+        thread, run = running_ids()
         undo = current_undo.get()
         run = undo or run
         change = LoggedChange("undo" if undo else operation, files, thread, run)
         with unchecked():
-            pending.record, pending.change = new_record(await self._log_directory(), run), change
+            pending.record, pending.change = new_record(await self._places.of_log(), run), change
             code = await self._log.store(pending.record, change)
         if code is not None and (must_fit or code != ErrorCode.QUOTA_EXCEEDED):
-            raise _keeping_error(files[0].path, code, code)
+            raise keeping_error(files[0].path, code, code)
 
     def _pin(
-        self, operation: Write | Edit | Delete | Copy, touched: Sequence[str], saved: Sequence[_SavedContent]
+        self, operation: Write | Edit | Delete | Copy, touched: Sequence[str], saved: Sequence[SavedContent]
     ) -> Operation:
         """The change, which, if it is a single step, replaces just what was saved, whatever others do."""
         if isinstance(operation, Copy) or operation.if_match is not None:
@@ -678,7 +615,7 @@ class HistoryBackend(WrapperBackend):
         if copied and copied != [digest]:
             last = pending.saved.pop()
             with unchecked():
-                await run_shielded(partial(self._forget, last.place, last.number, last.name))
+                await run_shielded(partial(self._kept.forget, last))
             raise ConflictError(path)
 
     async def _hash_by_stream(self, path: str) -> str | None:
@@ -693,7 +630,7 @@ class HistoryBackend(WrapperBackend):
                 return None
             if error.code is ErrorCode.PERMISSION_DENIED:
                 raise
-            raise _keeping_error(path, error.code, error.code) from error
+            raise keeping_error(path, error.code, error.code) from error
         return content.version()
 
     async def _try_keep(self, touched: Sequence[str], pending: _Pending) -> str | None:
@@ -733,8 +670,8 @@ class HistoryBackend(WrapperBackend):
 
     async def _note(self, path: str, before: str | None, pending: _Pending) -> None:
         """Add a file of which no version is kept, since there is none, or no room for it."""
-        [where] = await self._where([path])
-        pending.files[path] = FileChange(path, paths.name(where.place), UNKNOWN, where.caller, None, before)
+        [where] = await self._places.of([path])
+        pending.files[path] = FileChange(path, paths.name(where.directory), UNKNOWN, where.caller, None, before)
 
     async def _put(self, content: bytes, file: str) -> FileUploadResponse:
         [stored] = await self._versions.aupload_files([(file, content)])
@@ -758,9 +695,9 @@ class HistoryBackend(WrapperBackend):
             happened = done.get(each.path) or now.get(each.path, each.content_version) != each.content_version
             with _tidying():
                 if happened and not surely_unchanged:
-                    await self._prune(each.place)
+                    await self._kept.prune(each.place)
                 else:
-                    await self._forget(each.place, each.number, each.name)
+                    await self._kept.forget(each)
         if pending.record is not None and pending.change is not None:
             files = [
                 file if file.path in known else replace(file, after=now.get(file.path, file.before))
@@ -806,7 +743,7 @@ class HistoryBackend(WrapperBackend):
             if read.code is ErrorCode.PERMISSION_DENIED:
                 raise error_from(read)
             raise PermissionDeniedError(path, "it cannot be kept in the history")
-        raise _keeping_error(path, found.error, found.error)
+        raise keeping_error(path, found.error, found.error)
 
     async def _save(
         self,
@@ -815,106 +752,24 @@ class HistoryBackend(WrapperBackend):
         store: Callable[[str], Awaitable[FileUploadResponse]],
         pending: _Pending,
     ) -> None:
-        """Call `store` with a new path for this content.
-
-        The number of the version is that of a file, which holds the mode, and which only one process can create.
-        """
-        [(place, caller)], mode = await self._where([path]), await self._mode(path)
-        versions, claims = await self._list_versions(place)
-        numbers = {*claims, *(found.number for found, _ in versions)}
-        if not numbers:
-            private = [EntryChange(each, "make_directory", PRIVATE_DIRECTORY) for each in (self._directory, place)]
-            await self._versions.achange_entries(private)
-        number = max(numbers, default=0) + 1
+        """Call `store` with a new path for this content."""
+        [where], mode = await self._places.of([path]), await self._mode(path)
+        saved = await self._kept.claim(path, where.directory, mode, digest)
+        # Appended before the call: if the result is lost, the file may have been stored all the same.
+        pending.saved.append(saved)
         with use_file_mode(PRIVATE_FILE):
-            while not (
-                claimed := await self._versions.awrite(
-                    paths.join(place, f"{number:08d}"), f"{mode:o}" if mode is not None else _NO_MODE
-                )
-            ).ok:
-                if claimed.code is not ErrorCode.ALREADY_EXISTS:
-                    raise _keeping_error(path, claimed.code, claimed.error)
-                number += 1
-            name = f"{number:08d}-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}-{digest}"
-            # Appended before the call: if the result is lost, the file may have been stored all the same.
-            pending.saved.append(_SavedContent(path, place, number, name, digest))
-            stored = await store(paths.join(place, name))
+            stored = await store(paths.join(saved.place, saved.name))
         if stored.error == ErrorCode.QUOTA_EXCEEDED:
-            await run_shielded(partial(self._forget, *pending.saved.pop()[1:4]))
+            pending.saved.pop()
+            await run_shielded(partial(self._kept.forget, saved))
         if stored.error is not None:
-            raise _keeping_error(path, stored.error, stored.error)
-        pending.files[path] = FileChange(path, paths.name(place), UNKNOWN, caller, name, digest)
-
-    async def _prune(self, place: str) -> None:
-        versions, claims = await self._list_versions(place)
-        if len(versions) > self._keep:
-            oldest = versions[-self._keep][0].number
-            old = [name for _, name in versions[: -self._keep]]
-            for name in [*old, *(f"{number:08d}" for number in claims if number < oldest)]:
-                await self._versions.adelete(paths.join(place, name))
-
-    async def _forget(self, place: str, number: int, name: str) -> None:
-        """Delete a version, and then the file that claims its number."""
-        for each in (name, f"{number:08d}"):
-            await self._versions.adelete(paths.join(place, each))
+            raise keeping_error(path, stored.error, stored.error)
+        pending.files[path] = FileChange(path, paths.name(saved.place), UNKNOWN, where.caller, saved.name, digest)
 
     async def _place(self, path: str) -> str:
         """The directory of the versions of a file."""
-        [where] = await self._where([paths.normalize(path)])
-        return where.place
-
-    async def _where(self, given: Sequence[str]) -> list[_Where]:
-        """Where the versions of files are."""
-        real = await self.inner.aresolve_paths([*given])
-        callers = await self._callers(given)
-        found = []
-        for path, caller in zip((there or path for path, there in zip(given, real, strict=True)), callers, strict=True):
-            named = path if caller is None else f"{caller}\0{path}"  # No path holds NUL.
-            found.append(_Where(paths.join(self._directory, _hash(named)), caller))
-        return found
-
-    async def _callers(self, given: Sequence[str]) -> list[str | None]:
-        """For each path what tells apart callers who have other files there, but versions in one place."""
-        roots = await self._roots()
-        if not roots:
-            return [None] * len(given)
-        kept = await self._versions.astorage_place(self._directory)
-        found: list[str | None] = []
-        for path in given:
-            place = await self.inner.astorage_place(path)
-            # A layer may not say where the path lies: then it may be in any part.
-            holding = [each for each in roots if _holds(each[1], place)] or roots
-            found.append(_name_caller([part for part, root in holding if not _holds(root, kept)]))
-        return found
-
-    async def _roots(self) -> list[tuple[BackendProtocol, StoragePlace]]:
-        """The parts of `inner` that this caller has files in, with their roots; none if all callers have the same."""
-        parts = [part for part in parts_of(self._beneath) if isinstance(part, BackendProtocol)]
-        if not any(part._is_by_thread or part._chosen_by_caller for part in parts):
-            return []
-        return [(part, root) for part in parts if (root := await _root(part)) is not None]
-
-    async def _log_directory(self) -> str:
-        """The directory of the log, another one for each caller of a factory: tenants see no changes of another one."""
-        roots = await self._roots()
-        kept = await self._versions.astorage_place(self._directory) if roots else None
-        apart = [part for part, root in roots if part._chosen_by_caller and not (kept and _holds(root, kept))]
-        caller = _name_caller(apart)
-        return paths.join(self._directory, "changes" if caller is None else f"changes-{caller}")
-
-    async def _list_versions(self, place: str) -> tuple[list[tuple[Version, str]], list[int]]:
-        """The versions in the directory `place`, each with its file name, oldest first; and the numbers taken."""
-        listing = await self._versions.als(place)
-        if listing.entries is None and listing.code is not ErrorCode.FILE_NOT_FOUND:
-            raise BackendError(None, f"The history could not be read: {listing.error}")
-        found, claims = [], []
-        for info in listing.entries or ():
-            name = paths.name(info.path)
-            if parsed := _version_in(name, info.size):
-                found.append((parsed, name))
-            elif _is_number(name):
-                claims.append(int(name))
-        return sorted(found, key=lambda each: each[0].number), claims
+        [where] = await self._places.of([paths.normalize(path)])
+        return where.directory
 
 
 class _Digest:
@@ -947,23 +802,6 @@ def _version_after(operation: Write | Edit | Delete, content: bytes | None) -> s
     return UNKNOWN if edited is None else version(edited.content)
 
 
-def _version_in(name: str, size: int | None) -> Version | None:
-    """The version that a file with this name holds; None for the names that are not made here."""
-    if parsed := _parsed(name):
-        with suppress(ValueError):  # There is no such day.
-            # `strptime` has a lock, which a forked child may find taken for ever.
-            at = datetime.fromisoformat(parsed["at"]).isoformat(timespec="microseconds")
-            return Version(int(parsed["number"]), at, size)
-    return None
-
-
-def _keeping_error(path: str, code: str | None, told: str | None) -> DeepFSError:
-    """Why something was not kept: where a quota is used up, that is the condition of the change as well."""
-    if code == ErrorCode.QUOTA_EXCEEDED:
-        return error_about(ErrorCode.QUOTA_EXCEEDED, path, "there is no room for what it was")
-    return BackendError(path, f"it could not be kept in the history: {told}")
-
-
 @contextmanager
 def _tidying() -> Iterator[None]:
     try:
@@ -971,28 +809,6 @@ def _tidying() -> Iterator[None]:
     except Exception:
         # The change itself is over; at worst an unneeded version stays.
         _log.exception("the history of a file could not be tidied up")
-
-
-def _name_caller(parts: Sequence[BackendProtocol]) -> str | None:
-    """The hash of what this caller has of parts where others have something else."""
-    thread = [_running_ids()[0]] if any(part._is_by_thread for part in parts) else []
-    callers = [*caller_places(part for part in parts if part._chosen_by_caller), *thread]
-    return _hash(repr(callers)) if callers else None
-
-
-def _hash(named: str) -> str:
-    return blake2b(named.encode(), digest_size=16).hexdigest()
-
-
-async def _root(part: BackendProtocol) -> StoragePlace | None:
-    try:
-        return await part.astorage_place("/")
-    except DeepFSError:  # Its factory has no place for this caller, so no file of the caller is in it.
-        return None
-
-
-def _holds(root: StoragePlace, place: StoragePlace) -> bool:
-    return not root.keys.isdisjoint(place.keys | place.above)
 
 
 def _is_in(path: str, directory: str) -> bool:

@@ -13,12 +13,12 @@ from msgspec.structs import replace
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import BackendError, ErrorCode
+from deepfs.policy.versions import PRIVATE_DIRECTORY, PRIVATE_FILE
 from deepfs.text import paths
 from deepfs.text.entries import EntryChange, use_file_mode
 
 UNKNOWN: Final = "?" * 32
 """Stands for the version of a content that is not known; as long as one, so that a record never grows."""
-PRIVATE_FILE, PRIVATE_DIRECTORY = 0o600, 0o700
 _MOST_CHANGES: Final = 1_000
 """How many changes are kept, the latest ones; of a run that has one of these, all are kept."""
 _BATCH: Final = 50

@@ -5,13 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import SystemMessage
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command
 
-from deepfs._langgraph.private import STRICT_RESUME
+from deepfs._langgraph.private import RUN, STRICT_RESUME, current_ids, run_in
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.middleware._base import (
     InterruptOnConfig,
@@ -197,11 +198,11 @@ class _Agent(CompiledStateGraph[Any, Any, Any, Any]):
 
     def stream(self, input: Any, config: Any = None, **options: Any) -> Any:
         """Like `CompiledStateGraph.stream`. Raises ValueError for an empty command, and an error for unknown ids."""
-        return super().stream(_check_input(input), _strict(input, config), **options)
+        return super().stream(_check_input(input), _strict(input, _with_run(config)), **options)
 
     def astream(self, input: Any, config: Any = None, **options: Any) -> Any:
         """Like `stream`. A run that is a background task of another agent on its server wakes that agent at its end."""
-        stream = super().astream(_check_input(input), _strict(input, config), **options)
+        stream = super().astream(_check_input(input), _strict(input, _with_run(config)), **options)
         return wake_parent_at_end(self, stream, config, options.get("context")) if has_parent(config) else stream
 
 
@@ -215,6 +216,15 @@ def _strict(given: Any, config: Any) -> Any:
         return config
     config = config or {}
     return {**config, "configurable": {STRICT_RESUME: True, **(config.get("configurable") or {})}}
+
+
+def _with_run(config: Any) -> Any:
+    """The configuration with an id of the run, by which what it and its subagents do to files can be undone."""
+    if current_ids().run is not None:  # This is a subagent, and the run is that of its supervisor.
+        return config
+    config = config or {}
+    run = str(config.get("run_id") or run_in(config) or uuid4())
+    return {**config, "configurable": {RUN: run, **(config.get("configurable") or {})}}
 
 
 def _check_input(given: Any) -> Any:

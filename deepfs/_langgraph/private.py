@@ -72,6 +72,36 @@ def current_config() -> RunnableConfig:
         return {}
 
 
+RUN: Final = "__deepfs_run"
+"""The key of `configurable` with the id of the run of an agent, which its subagents have as well."""
+
+
+class RunningIds(NamedTuple):
+    """The ids of the running graph; None outside a graph, and where it has none."""
+
+    thread: str | None
+    run: str | None
+
+
+def current_ids() -> RunningIds:
+    """The ids of the graph whose task runs here."""
+    config = current_config()
+    thread = config.get("configurable", {}).get("thread_id")
+    run = run_in(config) or getattr(getattr(current_runtime(), "execution_info", None), "run_id", None)
+    return RunningIds(_id_text(thread), _id_text(run))
+
+
+def _id_text(given: object) -> str | None:
+    """An id, which may be of any type, with escapes for lone surrogates."""
+    return None if given is None else str(given).encode("utf-8", "backslashreplace").decode()
+
+
+def run_in(config: Mapping[str, Any]) -> Any:
+    """The id of the run that a configuration hands on to subgraphs; None if there is none."""
+    configurable, metadata = config.get("configurable") or {}, config.get("metadata") or {}
+    return configurable.get(RUN) or configurable.get("run_id") or metadata.get("run_id")
+
+
 class RunningTask(NamedTuple):
     """The running task, and how it reads and writes the state of its graph."""
 

@@ -173,6 +173,8 @@ class BackendProtocol(SyncSurface):
     """Whether its sync methods are those of V1."""
     _choice: Choice[Any] | None = None
     """What a factory decides by the caller, if there is one: the place of the files, or the whole backend."""
+    _is_by_thread: bool = False
+    """Whether each thread of a graph has other files."""
     _is_layer: bool = False
     """Whether it stands before another backend, to which it passes on what it does not override."""
 
@@ -858,12 +860,12 @@ class TenantView(BackendProtocol, SyncCommands):
 
 def parts_by_caller(backend: object) -> list[BackendProtocol]:
     """The parts of a backend, or itself, of which a factory decides by the caller which files they have."""
-    return [part for part in _parts(backend) if isinstance(part, BackendProtocol) and part._choice is not None]
+    return [part for part in parts_of(backend) if isinstance(part, BackendProtocol) and part._choice is not None]
 
 
 def is_by_place(backend: object) -> bool:
     """Whether factories of places decide by the caller about all files of a backend, whatever it consists of."""
-    choices = [part._choice if isinstance(part, BackendProtocol) else None for part in _parts(backend)]
+    choices = [part._choice if isinstance(part, BackendProtocol) else None for part in parts_of(backend)]
     return all(choice is not None and choice.is_place for choice in choices)
 
 
@@ -874,7 +876,7 @@ def caller_places(parts: Iterable[BackendProtocol]) -> tuple[Hashable, ...]:
 
 def parts_of_tenants(backend: object) -> list[BackendProtocol]:
     """The same parts, and those that are views of one tenant."""
-    parts = [part for part in _parts(backend) if isinstance(part, BackendProtocol)]
+    parts = [part for part in parts_of(backend) if isinstance(part, BackendProtocol)]
     return [part for part in parts if part._choice is not None or isinstance(part, TenantView)]
 
 
@@ -886,8 +888,8 @@ def tenant_of(parts: Iterable[BackendProtocol]) -> str | None:
         return None
 
 
-def _parts(backend: object) -> list[object]:
+def parts_of(backend: object) -> list[object]:
     """The backends that store the files of a backend. A view has the files of one tenant only."""
     if isinstance(backend, TenantView) or not isinstance(backend, BackendProtocol):
         return [backend]
-    return [part for each in backend.inner_backends() for part in _parts(each)] or [backend]
+    return [part for each in backend.inner_backends() for part in parts_of(each)] or [backend]

@@ -18,7 +18,7 @@ _MODULES: Final = {
     "differences": ["diff", "patch"],
     "listing": ["ls", "tree", "glob", "grep", "du"],
     "removing": ["rm"],
-    "versions": ["history", "restore", "watch"],
+    "versions": ["history", "restore", "undo", "watch"],
 }
 """The commands of each module. A command is the object of that name in it."""
 _HOMES: Final = {command: module for module, commands in _MODULES.items() for command in commands}

@@ -1,18 +1,20 @@
-"""What was and what happens: history, restore, watch."""
+"""What was and what happens: history, restore, undo, watch."""
 
 from contextlib import aclosing
 
 import click
 
-from deepfs.cli.screen import human_size
+from deepfs.cli.screen import human_size, safe
 from deepfs.cli.session import (
     AddressedPlace,
     Session,
     address_argument,
     directory_argument,
+    error_text,
     in_session,
     json_option,
 )
+from deepfs.errors import quote
 from deepfs.policy.history import HistoryBackend
 
 
@@ -64,6 +66,43 @@ async def restore(session: Session, address: str, version: int) -> None:
     result = await backend.arestore(place.path, version)
     if session.check(result, place):
         session.screen.line(f"{session.screen.name(place.address.shown)}: version {version} restored")
+
+
+@click.command()
+@click.argument("change", required=False)
+@click.option("--run", help="Undo all that a run of an agent changed, or another undo.")
+@click.option("--list", "lists", is_flag=True, help="List the latest changes, newest first.")
+@click.option("-n", "limit", type=click.IntRange(1), default=20, show_default=True, help="The most to list.")
+@click.option("--force", is_flag=True, help="Bring back what others changed since, too.")
+@json_option
+@in_session(pages=True)
+async def undo(session: Session, change: str | None, run: str | None, lists: bool, limit: int, force: bool) -> None:
+    """Undo a change, all changes of a run, or the latest change with its run. An undo can be undone.
+
+    Needs a tree whose TOML file has a table [history].
+    """
+    _, backend = await _open_history(session, "/")
+    if lists:
+        for each in await backend.achanges(run=run, limit=limit):
+            if session.as_json:
+                session.json(each)
+                continue
+            more = f" and {len(each.paths) - 1:,} more" if len(each.paths) > 1 else ""
+            by = f"  (run {safe(each.run)})" if each.run else ""
+            session.screen.line(f"{each.id}  {each.operation:<12}  {session.screen.name(each.paths[0])}{more}{by}")
+        return
+    if change is None and run is None:
+        latest = await backend.achanges(limit=1)
+        if not latest:
+            raise ValueError("there is no change to undo")
+        change, run = (None, latest[0].run) if latest[0].run else (latest[0].id, None)
+    done = await backend.aundo(run, change=change, force=force)
+    if session.as_json:
+        session.json(done)
+    for path in () if session.as_json else done.paths:
+        session.screen.line(f"{session.screen.name(path)}: undone")
+    for path, code in done.conflicts.items():
+        session.report(f"{quote(path)}: {error_text(code)}")
 
 
 @click.command()

@@ -2,12 +2,14 @@
 
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.policy.changes import ChangePolicy, PlannedChange
-from deepfs.policy.history import HistoryBackend, Version
+from deepfs.policy.history import HistoryBackend
 from deepfs.policy.hooks import AfterHook, BeforeHook, Call, HookedBackend, map_contents, without_contents
 from deepfs.policy.limits import QuotaBackend, RateLimit, RateLimitError, ReadOnlyBackend, Usage
 from deepfs.policy.observing import AuditedBackend, AuditRecord, TracedBackend
 from deepfs.policy.permissions import ApprovalNeededError, DeniedError, PermissionedBackend, as_approved
 from deepfs.policy.rules import Decision, FilesystemPermission, decide, decide_beneath
+from deepfs.policy.undo import Change, UndoResult
+from deepfs.policy.versions import Version
 
 __all__ = [
     "AfterHook",
@@ -16,6 +18,7 @@ __all__ = [
     "AuditedBackend",
     "BeforeHook",
     "Call",
+    "Change",
     "ChangePolicy",
     "Decision",
     "DeniedError",
@@ -29,6 +32,7 @@ __all__ = [
     "RateLimitError",
     "ReadOnlyBackend",
     "TracedBackend",
+    "UndoResult",
     "Usage",
     "Version",
     "WrapperBackend",

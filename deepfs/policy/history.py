@@ -1,18 +1,31 @@
 """A history of files: their contents before each change."""
 
 import re
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Hashable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, suppress
-from datetime import UTC, datetime
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    Awaitable,
+    Callable,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, suppress
 from functools import partial
-from hashlib import blake2b
 from logging import getLogger
-from typing import Any, NamedTuple
+from typing import Any
+from uuid import uuid4
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from deepfs.backends.protocol import BackendProtocol, as_backend, close_each, parts_by_caller
+from deepfs.backends.protocol import (
+    BackendProtocol,
+    as_backend,
+    close_each,
+    parts_by_caller,
+)
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import (
     BackendError,
@@ -26,59 +39,62 @@ from deepfs.errors import (
 )
 from deepfs.operations import Copy, Delete, Edit, ListTree, Move, Operation, UploadFiles, UploadStream, Write
 from deepfs.policy.permissions import PermissionedBackend
+from deepfs.policy.places import HistoryPlaces, running_ids
 from deepfs.policy.rules import FilesystemPermission
+from deepfs.policy.undo import (
+    UNKNOWN,
+    Change,
+    ChangeLog,
+    FileChange,
+    LoggedChange,
+    UndoResult,
+    combine,
+    current_undo,
+    new_record,
+    time_of,
+)
+from deepfs.policy.versions import PRIVATE_FILE, SavedContent, Version, VersionFiles, keeping_error
 from deepfs.sync import run_shielded
-from deepfs.text import paths
+from deepfs.text import edits, paths
 from deepfs.text.access import AccessScope, access_as, current_access, iterate_under, unchecked, without_access_check
 from deepfs.text.arguments import check_integer, check_string
 from deepfs.text.diff import unified_diff
 from deepfs.text.entries import EntryChange, Omission, TreeListing, files_of, is_probing, join_omissions, use_file_mode
+from deepfs.text.lines import decode, version
 from deepfs.text.lines import digest as content_digest
-from deepfs.text.lines import version
 from deepfs.threads.locks import path_locks
-from deepfs.types import FileUploadResponse, WriteResult, error_from, failure
+from deepfs.types import DeleteResult, FileUploadResponse, WriteResult, error_from, failure
 
 _log = getLogger("deepfs")
+
 
 _NO_FILE = frozenset({"file_not_found", "is_directory", "not_a_directory", "invalid_path"})
 _READABLE = frozenset({*_NO_FILE, "too_large"})
 """Errors of a read that do not mean that reading is forbidden."""
-_PRIVATE_FILE, _PRIVATE_DIRECTORY = 0o600, 0o700
 _OWN_BITS = 0o700
 _ATTEMPTS = 100
 """How often a change is tried anew because another process changed the file after it was kept."""
-_NO_MODE = "none"
+_NOT_RESTORED = "it could not be restored"
 _CHANGED_MEANWHILE = frozenset({ErrorCode.CONFLICT, ErrorCode.ALREADY_EXISTS})
-_is_mode = re.compile("[0-7]{1,4}").fullmatch
-_is_number = re.compile(r"[0-9]{8,18}").fullmatch
-_parsed = re.compile(r"(?P<number>\d{8,})-(?P<at>\d{8}T\d{6}\.\d{6}Z)-(?P<digest>[0-9a-f]{32})").fullmatch
 
 
-class Version(Struct, frozen=True):
-    """The content of a file until a change."""
+class _Pending:
+    """A change in progress: what is stored of it."""
 
-    number: int
-    """Counts up from 1 for each path."""
-    saved_at: str
-    """When this content was replaced or deleted: ISO 8601, UTC."""
-    size: int | None = None
-    """Bytes."""
-
-
-class _SavedContent(NamedTuple):
-    """The content of a file, stored in the directory `place` before a change; it is deleted if the change fails."""
-
-    path: str
-    place: str
-    number: int
-    name: str
-    content_version: str
-    is_streamed: bool
-    """The content may be too large for memory, so it is compared in chunks."""
+    def __init__(self) -> None:
+        self.saved: list[SavedContent] = []
+        self.files: dict[str, FileChange] = {}
+        """What it may do to each file."""
+        self.record: str | None = None
+        """The path of its record in the log."""
+        self.change: LoggedChange | None = None
 
 
 class HistoryBackend(WrapperBackend):
     """Keeps the content of files before each change that passes through it.
+
+    It also keeps a log of the latest 1,000 changes and of the runs of graphs that made them, so that a run can be
+    undone.
 
     A change that fails keeps nothing. A change whose version cannot be stored does not happen; only a deletion does
     where a quota has no room for the version, since it is the way out. A version can be read if its path may be read
@@ -98,6 +114,9 @@ class HistoryBackend(WrapperBackend):
     `aupload_stream`, which keeps a file of any size in chunks; such a version is listed and stored in `versions`, but
     it is too large for `aread_version` and `arestore`.
 
+    Where a factory chooses by the caller where files lie, or threads have files of their own (`StateBackend`), each
+    caller has versions of its own, also where `versions` is one storage for all of them.
+
     Args:
         inner: The backend.
         versions: The backend that stores the versions; None is `inner`, where `directory` is then hidden and cannot be
@@ -106,8 +125,8 @@ class HistoryBackend(WrapperBackend):
         keep: How many versions of each path are kept; older ones are deleted.
 
     Raises:
-        ValueError: For a `keep` below 1, for `directory="/"` without `versions`, and where `inner` is a factory or
-            has one for its namespace, and `versions` has none: the versions of all its callers would lie in one place.
+        ValueError: For a `keep` below 1, for `directory="/"` without `versions`, and where a factory makes `inner` or a
+            part of it: which callers share files is not known then.
         TypeError: For an argument of another type.
     """
 
@@ -133,12 +152,14 @@ class HistoryBackend(WrapperBackend):
         super().__init__(files if versions is not None else _without(files, self._directory))
         self._beneath = files
         self._versions = files if versions is None else as_backend(versions)
-        if parts_by_caller(files) and not parts_by_caller(self._versions):
+        if any(part._choice is not None and not part._choice.is_place for part in parts_by_caller(files)):
             raise ValueError(
-                "the versions of all callers of a factory, of a namespace or of backends, would lie in one place: "
-                "leave out `versions`, or give it a factory too"
+                "a factory makes backends, so versions of several callers could lie in one place: "
+                "let the factory make the history, or give each backend a factory for its namespace"
             )
-        self._keep = keep
+        self._places = HistoryPlaces(files, self._versions, self._directory)
+        self._kept = VersionFiles(self._versions, keep)
+        self._log = ChangeLog(self._versions)
         self.is_synchronous = self.is_synchronous and self._versions.is_synchronous
 
     def bound_to_this_thread(self) -> bool:
@@ -162,7 +183,7 @@ class HistoryBackend(WrapperBackend):
             PermissionDeniedError: The path may not be read.
         """
         await self._check_readable(path)
-        versions, _ = await self._list_versions(await self._place(path))
+        versions, _ = await self._kept.list(await self._place(path))
         return [found for found, _ in versions]
 
     async def aread_version(self, path: str, number: int) -> bytes:
@@ -180,19 +201,11 @@ class HistoryBackend(WrapperBackend):
         await self._check_readable(path)
         place = await self._place(path)
         named = f"{paths.normalize(path)} (version {number})"
-        versions, _ = await self._list_versions(place)
+        versions, _ = await self._kept.list(place)
         for found, name in versions:
             if found.number == number:
-                return await self._fetch_version(paths.join(place, name), named)
+                return await self._kept.fetch(place, name, named)
         raise NotFoundError(named)
-
-    async def _fetch_version(self, file: str, named: str) -> bytes:
-        (stored,) = await self._versions.adownload_files([file])
-        if stored.error == ErrorCode.FILE_NOT_FOUND:
-            raise NotFoundError(named)
-        if stored.content is None or not file.endswith(version(stored.content)):
-            raise BackendError(named, f"it cannot be read: {stored.error or 'it was changed'}")
-        return stored.content
 
     async def _check_readable(self, path: str) -> None:
         """Raise if the rules of `inner` forbid reading `path` now; they may differ from those when it was stored."""
@@ -236,18 +249,159 @@ class HistoryBackend(WrapperBackend):
         path = paths.normalize(path)
         try:
             content = await self.aread_version(path, number)
+            async with await self._hold([path]):
+                mode = await self._kept.mode(await self._place(path), f"{number:08d}")
+                code = await self._put_back(path, content, mode)
         except DeepFSError as error:
             return failure(WriteResult, error)
-        mode, now = await self._mode_of_version(path, number), await self._mode(path)
+        return WriteResult(path=path) if code is None else failure(WriteResult, error_about(code, path, _NOT_RESTORED))
+
+    async def _put_back(self, path: str, content: bytes, mode: int | None) -> str | None:
+        """Store what the file at `path`, which is locked, once was; return the code of the error if that fails."""
+        now = await self._mode(path)
         if mode is not None and now is not None and (narrow := now & (mode | _OWN_BITS)) != now:
             await self.inner.achange_entries([EntryChange(path, "set_mode", narrow)])
         with use_file_mode(mode):
-            (stored,) = await self.aupload_files([(path, content)])
-        if stored.error is not None:
-            return failure(WriteResult, error_about(stored.error, path, "it could not be restored"))
-        if mode is not None and now is None:  # The umask may have left less than that.
+            (stored,) = await self._upload_held(UploadFiles([(path, content)]), {path: [path]})
+        if stored.error is None and mode is not None and now is None:  # The umask may have left less than that.
             await self.inner.achange_entries([EntryChange(path, "set_mode", mode)])
-        return WriteResult(path=path)
+        return stored.error
+
+    # --- undoing ---
+
+    async def achanges(
+        self, path: str | None = None, *, thread: str | None = None, run: str | None = None, limit: int = 20
+    ) -> list[Change]:
+        """List the latest changes, newest first.
+
+        Each of their files is looked at, whether it may be read: others are left out.
+
+        Args:
+            path: A file; None is all.
+            thread: The thread of the graph that made them; None is any.
+            run: The run of the graph, or the undo, that made them; None is any.
+            limit: The most changes to list.
+
+        Returns:
+            The changes that the log still has.
+
+        Raises:
+            ValueError: For a `limit` below 1.
+            DeepFSError: The log cannot be read.
+        """
+        check_integer("limit", limit)
+        if limit < 1:
+            raise ValueError("limit must be positive")
+        wanted = None if path is None else paths.normalize(path)
+        found: list[Change] = []
+        async with aclosing(self._log.read(await self._places.of_log(), run)) as changes:
+            async for name, change in changes:
+                if thread not in (None, change.thread) or wanted not in (None, *(file.path for file in change.files)):
+                    continue
+                if shown := [file.path for file in await self._own(change.files) if await self._is_readable(file.path)]:
+                    found.append(Change(name, change.operation, shown, time_of(name), change.thread, change.run))
+                if len(found) == limit:
+                    break
+        return found
+
+    async def aundo(self, run: str | None = None, *, change: str | None = None, force: bool = False) -> UndoResult:
+        """Bring the files of a run back to what they were before it. Files of other callers are left alone.
+
+        Files that it made are deleted, and those that it deleted or moved are where they were. A file that somebody
+        else changed during the run or since, also without this object, is left as it is, and named. The undo is a run
+        itself, and can be undone. If it is cancelled, or its process ends, a second call does the rest.
+
+        Directories that are empty then may stay. Links are not undone: they are named as conflicts.
+
+        Args:
+            run: The id of a run of a graph, or of an undo, which `achanges` lists.
+            change: The id of a single change, instead of a run.
+            force: Whether files that others changed, too, are brought back. What they hold becomes a version.
+
+        Returns:
+            The id of the undo, the files that are as they were, and the conflicts.
+
+        Raises:
+            ValueError: Not one of `run` and `change` is given.
+            NotFoundError: The log has no such change.
+            PermissionDeniedError: One of the files may not be read; nothing is undone.
+            DeepFSError: The log cannot be read.
+        """
+        if (run is None) == (change is None):
+            raise ValueError("say which run, or which change, is to be undone")
+        directory, changes = await self._places.of_log(), list[LoggedChange]()
+        if change is not None:
+            changes = [found for found in [await self._log.read_one(directory, change)] if found is not None]
+        elif run is not None:
+            async with aclosing(self._log.read(directory, run)) as logged:
+                changes = [found async for _, found in logged]
+        combined, interrupted = combine(reversed(changes))
+        files = await self._own(combined)
+        if not files:
+            raise NotFoundError.because(None, "the history has no such change")
+        if not all([await self._is_readable(file.path) for file in files]):
+            raise PermissionDeniedError.because(None, "a rule forbids to read a part of what would be undone")
+        result = UndoResult(str(uuid4()), [], {})
+        token = current_undo.set(result.run)
+        try:
+            for file in sorted(files, key=lambda file: (file.before is not None, file.path)):  # Deletions make room.
+                code = await self._undo(file, is_own=file.path not in interrupted, force=force)
+                if code is None:
+                    result.paths.append(file.path)
+                else:
+                    result.conflicts[file.path] = code
+        finally:
+            current_undo.reset(token)
+        result.paths.sort()
+        return result
+
+    async def _undo(self, file: FileChange, *, is_own: bool, force: bool) -> ErrorCode | None:
+        """Bring a file back; return why that was not done."""
+        async with await self._hold([file.path]):
+            now = await self._version_now(file.path)
+            if now == file.before:
+                return None
+            place, is_known = await self._place(file.path), now != UNKNOWN
+            if paths.name(place) != file.place or not (force or (is_own and is_known and now == file.after)):
+                return ErrorCode.CONFLICT
+            try:
+                if file.before is None:
+                    seen = now if is_known and self.inner.capabilities.atomic_between_processes else None
+                    deleted: DeleteResult = await self._change_held(Delete(file.path, seen), [file.path])
+                    return deleted.code
+                if file.version is None:
+                    return ErrorCode.FILE_NOT_FOUND
+                content = await self._kept.fetch(place, file.version, file.path)
+                await self._clear(file.path)
+                mode = await self._kept.mode(place, file.version)
+                code = await self._put_back(file.path, content, mode)
+                return None if code is None else ErrorCode(code)
+            except DeepFSError as error:
+                return error.code
+
+    async def _clear(self, path: str) -> None:
+        """Remove the directories without files that are where a file was."""
+        try:
+            listing = await self.inner.alist_tree(path)
+        except NotFoundError:
+            return
+        if listing.omission is None and all(entry.kind == "directory" for entry in listing.entries):
+            below = sorted((entry.path for entry in listing.entries), reverse=True)
+            await self.inner.achange_entries([EntryChange(each, "remove_directory") for each in below])
+
+    async def _own(self, files: Sequence[FileChange]) -> list[FileChange]:
+        """The files that this caller has at these paths."""
+        callers = await self._places.callers([file.path for file in files])
+        return [file for file, caller in zip(files, callers, strict=True) if file.caller == caller]
+
+    async def _is_readable(self, path: str) -> bool:
+        try:
+            await self._check_readable(path)
+        except PermissionDeniedError:
+            return False
+        return True
+
+    # --- modes ---
 
     @without_access_check
     async def _mode(self, path: str) -> int | None:
@@ -260,12 +414,6 @@ class HistoryBackend(WrapperBackend):
         except NotFoundError:
             return None
         return entry.mode if entry.kind == "file" else None
-
-    @without_access_check
-    async def _mode_of_version(self, path: str, number: int) -> int | None:
-        read = await self._versions.aread(paths.join(await self._place(path), f"{number:08d}"))
-        text = read.file_data.content if read.file_data is not None else ""
-        return int(text, 8) if _is_mode(text) else None
 
     # --- keeping ---
 
@@ -296,31 +444,83 @@ class HistoryBackend(WrapperBackend):
         if not touched:
             return await super().run(operation)
         async with await self._hold(touched):
-            for _ in range(_ATTEMPTS):
-                result = await self._try_change(operation, touched)
-                if result is not None:
-                    return result
+            return await self._change_held(operation, touched)
+
+    async def _change_held(self, operation: Write | Edit | Delete | Copy, touched: Sequence[str]) -> Any:
+        for _ in range(_ATTEMPTS):
+            result = await self._try_change(operation, touched)
+            if result is not None:
+                return result
         raise ConflictError(touched[0])
 
     async def _try_change(self, operation: Write | Edit | Delete | Copy, touched: Sequence[str]) -> Any:
         """Keep the files and make the change; None if another process changed a file in between, so nothing is done."""
-        saved: list[_SavedContent] = []
+        pending = _Pending()
         succeeded, surely_unchanged = False, False
         try:
             removes = isinstance(operation, Delete | Move)
+            must_fit = not isinstance(operation, Delete) or current_undo.get() is not None
+            content: bytes | None = None
             for place, path in enumerate(touched):
                 with access_as("source" if removes and place == 0 else "target"):
-                    await self._keep_tree(path, saved, deep=removes, must_fit=not isinstance(operation, Delete))
-            pinned = self._pin(operation, touched, saved)
+                    content = await self._keep_tree(path, pending, deep=removes, must_fit=must_fit)
+            if isinstance(operation, Copy):
+                await self._note_arrivals(operation, pending)
+            else:
+                after = _version_after(operation, content)
+                pending.files = {path: replace(file, after=after) for path, file in pending.files.items()}
+            await self._record(operation.name, pending, must_fit=must_fit)
+            pinned = self._pin(operation, touched, pending.saved)
             result = await super().run(pinned)
             surely_unchanged = pinned is not operation and result.code in _CHANGED_MEANWHILE
             succeeded = result.ok
             return None if surely_unchanged else result
         finally:
-            await self._settle(saved, {each.path: succeeded for each in saved}, surely_unchanged=surely_unchanged)
+            done = dict.fromkeys((*pending.files, *(each.path for each in pending.saved)), succeeded)
+            await self._settle(pending, done, surely_unchanged=surely_unchanged)
+
+    @without_access_check
+    async def _note_arrivals(self, operation: Copy, pending: _Pending) -> None:
+        """Add the files that a copy or move makes. What is there already it leaves, or is locked and known."""
+        try:
+            src, dst = paths.normalize(operation.src), paths.normalize(operation.dst)
+            arriving = {paths.join(dst, paths.relative(path, src)): path for path in await self._list_files(src)}
+            there = {*await self._list_files(dst), *pending.files}
+        except DeepFSError:  # The operation itself will fail, too.
+            return
+        made = [path for path in arriving if path not in there]
+        for path, where in zip(made, await self._places.of(made), strict=True):
+            pending.files[path] = FileChange(path, paths.name(where.directory), UNKNOWN, where.caller)
+        if isinstance(operation, Move):
+            moved = {path: pending.files[old].before for path, old in arriving.items() if old in pending.files}
+            pending.files = {
+                path: replace(file, after=moved.get(path, UNKNOWN if path in arriving else None))
+                for path, file in pending.files.items()
+            }
+
+    async def _list_files(self, path: str) -> list[str]:
+        try:
+            return [entry.path for entry in files_of((await self.alist_tree(path)).entries)]
+        except NotFoundError:
+            return []
+
+    async def _record(self, operation: str, pending: _Pending, *, must_fit: bool = True) -> None:
+        """Store in the log what is about to be changed, so that it is known even if this process ends now."""
+        files = [file for file in pending.files.values() if file.after != file.before]
+        if not files:
+            return
+        thread, run = running_ids()
+        undo = current_undo.get()
+        run = undo or run
+        change = LoggedChange("undo" if undo else operation, files, thread, run)
+        with unchecked():
+            pending.record, pending.change = new_record(await self._places.of_log(), run), change
+            code = await self._log.store(pending.record, change)
+        if code is not None and (must_fit or code != ErrorCode.QUOTA_EXCEEDED):
+            raise keeping_error(files[0].path, code, code)
 
     def _pin(
-        self, operation: Write | Edit | Delete | Copy, touched: Sequence[str], saved: Sequence[_SavedContent]
+        self, operation: Write | Edit | Delete | Copy, touched: Sequence[str], saved: Sequence[SavedContent]
     ) -> Operation:
         """The change, which, if it is a single step, replaces just what was saved, whatever others do."""
         if isinstance(operation, Copy) or operation.if_match is not None:
@@ -342,46 +542,63 @@ class HistoryBackend(WrapperBackend):
         return path_locks(("history", scope.keys)).hold_places(keys, above - keys)
 
     async def _upload(self, operation: UploadFiles) -> list[FileUploadResponse]:
-        files = operation.files
         touched = {path: _normal_paths([path]) for path in operation.paths}
         normal = list(dict.fromkeys(path for each in touched.values() for path in each))
         async with await self._hold(normal):
-            saved: list[_SavedContent] = []
-            done: dict[str, bool] = {}
+            return await self._upload_held(operation, touched)
+
+    async def _upload_held(
+        self, operation: UploadFiles, touched: Mapping[str, Sequence[str]]
+    ) -> list[FileUploadResponse]:
+        """Upload to paths that are locked; `touched` has the normalised path of each, if there is one."""
+        files, pending = operation.files, _Pending()
+        done: dict[str, bool] = {}
+        try:
+            codes = {path: await self._try_keep(each, pending) for path, each in touched.items()}
+            for given, content in files:  # Of two contents for one file, the later one counts.
+                for path in touched[given] if codes[given] is None else ():
+                    pending.files[path] = replace(pending.files[path], after=version(content))
             try:
-                codes = {path: await self._try_keep(each, saved) for path, each in touched.items()}
-                stored = iter(await self.inner.aupload_files([file for file in files if codes[file[0]] is None]))
-                outcomes = [
-                    next(stored) if code is None else FileUploadResponse(path, code)
-                    for path, code in ((path, codes[path]) for path, _ in files)
-                ]
-                results = [(path, outcome.error is None) for outcome, (path, _) in zip(outcomes, files, strict=True)]
-                done = {path: ok for given, ok in results for path in touched[given]}
-                return outcomes
-            finally:
-                await self._settle(saved, done)
+                await self._record(operation.name, pending)
+            except DeepFSError as error:
+                refused = error.code.value
+                codes = {path: codes[path] or (refused if each else None) for path, each in touched.items()}
+            passed = [file for file in files if codes[file[0]] is None]
+            stored = iter(await self.inner.aupload_files(passed) if passed else [])
+            outcomes = [
+                next(stored) if code is None else FileUploadResponse(path, code)
+                for path, code in ((path, codes[path]) for path, _ in files)
+            ]
+            results = [(path, outcome.error is None) for outcome, (path, _) in zip(outcomes, files, strict=True)]
+            done = {path: ok for given, ok in results for path in touched[given]}
+            return outcomes
+        finally:
+            await self._settle(pending, done)
 
     async def _upload_stream(self, operation: UploadStream) -> FileUploadResponse:
         path = paths.normalize(operation.path)
         async with await self._hold([path]):
-            saved: list[_SavedContent] = []
+            pending = _Pending()
             done = False
             try:
                 with access_as("target"):
-                    await self._keep_by_stream(path, saved)
+                    await self._keep_by_stream(path, pending)
+                await self._record(operation.name, pending)
                 outcome: FileUploadResponse = await self.inner.arun(operation)
                 done = outcome.error is None
                 return outcome
             finally:
-                await self._settle(saved, {path: done})
+                await self._settle(pending, {path: done})
 
-    async def _keep_by_stream(self, path: str, saved: list[_SavedContent]) -> None:
-        """Store the file at `path`, of any size, and add it to `saved`.
+    async def _keep_by_stream(self, path: str, pending: _Pending) -> None:
+        """Store the file at `path`, of any size, and add it to `pending`.
 
         The file is read twice, because the name of a version includes the hash of its content.
         """
         digest = await self._hash_by_stream(path)
         if digest is None:
+            with unchecked():
+                await self._note(path, None, pending)
             return
         copied: list[str] = []
         access = current_access()
@@ -394,11 +611,11 @@ class HistoryBackend(WrapperBackend):
             return stored
 
         with unchecked():
-            await self._save(path, digest, copy, saved, is_streamed=True)
+            await self._save(path, digest, copy, pending)
         if copied and copied != [digest]:
-            last = saved.pop()
+            last = pending.saved.pop()
             with unchecked():
-                await run_shielded(partial(self._forget, last.place, last.number, last.name))
+                await run_shielded(partial(self._kept.forget, last))
             raise ConflictError(path)
 
     async def _hash_by_stream(self, path: str) -> str | None:
@@ -413,76 +630,96 @@ class HistoryBackend(WrapperBackend):
                 return None
             if error.code is ErrorCode.PERMISSION_DENIED:
                 raise
-            raise _keeping_error(path, error.code) from error
+            raise keeping_error(path, error.code, error.code) from error
         return content.version()
 
-    async def _try_keep(self, touched: list[str], saved: list[_SavedContent]) -> str | None:
+    async def _try_keep(self, touched: Sequence[str], pending: _Pending) -> str | None:
         """Store the files before they are replaced; return the error code if that fails."""
         try:
             for path in touched:
                 with access_as("target"):
-                    await self._keep_tree(path, saved, deep=False, must_fit=True)
+                    await self._keep_tree(path, pending, deep=False, must_fit=True)
         except DeepFSError as error:
             return error.code.value
         return None
 
-    async def _keep_tree(self, path: str, saved: list[_SavedContent], *, deep: bool, must_fit: bool) -> None:
-        """Store the file at `path`, with `deep` also the files beneath it, and add them to `saved`.
+    async def _keep_tree(self, path: str, pending: _Pending, *, deep: bool, must_fit: bool) -> bytes | None:
+        """Store the file at `path`, with `deep` also the files beneath it, and add them to `pending`.
+
+        Returns the content of the last one; None if there is none.
 
         Without `must_fit`, files for which a quota has no room are left out. The file at `path` is checked where it is
         read. What lies beneath it may be a link, which the operation does not follow.
         """
         access = current_access()
+        content: bytes | None = None
         with unchecked():
             for each in await self._files_of(path) if deep else [path]:
                 with AccessScope(access if each == path else None):
                     content = await self._current(each)
                 if content is None:
+                    await self._note(each, None, pending)
                     continue
                 try:
-                    await self._save(each, version(content), partial(self._put, content), saved)
+                    await self._save(each, version(content), partial(self._put, content), pending)
                 except QuotaExceededError:
                     if must_fit:
                         raise
+                    await self._note(each, version(content), pending)
+        return content
+
+    async def _note(self, path: str, before: str | None, pending: _Pending) -> None:
+        """Add a file of which no version is kept, since there is none, or no room for it."""
+        [where] = await self._places.of([path])
+        pending.files[path] = FileChange(path, paths.name(where.directory), UNKNOWN, where.caller, None, before)
 
     async def _put(self, content: bytes, file: str) -> FileUploadResponse:
         [stored] = await self._versions.aupload_files([(file, content)])
         return stored
 
-    async def _settle(
-        self, saved: list[_SavedContent], done: dict[str, bool], *, surely_unchanged: bool = False
-    ) -> None:
-        """Delete the stored content of changes that did not happen; after the others, delete the oldest versions.
+    async def _settle(self, pending: _Pending, done: Mapping[str, bool], *, surely_unchanged: bool = False) -> None:
+        """Delete what was stored of changes that did not happen; complete the others, and delete the oldest versions.
 
         With `surely_unchanged`, it is certain that none of them happened.
         """
-        if saved:
-            await run_shielded(partial(self._settle_each, saved, done, surely_unchanged))
+        if pending.saved or pending.record is not None:
+            await run_shielded(partial(self._settle_each, pending, done, surely_unchanged))
 
     @without_access_check
-    async def _settle_each(self, saved: list[_SavedContent], done: dict[str, bool], surely_unchanged: bool) -> None:
-        for each in saved:
-            try:
-                if not surely_unchanged and (done.get(each.path) or await self._has_changed(each)):
-                    await self._prune(each.place)
+    async def _settle_each(self, pending: _Pending, done: Mapping[str, bool], surely_unchanged: bool) -> None:
+        touched = {*pending.files, *(each.path for each in pending.saved)}
+        known = {path for path, file in pending.files.items() if done.get(path) and file.after != UNKNOWN}
+        now = {} if surely_unchanged else {path: await self._version_now(path) for path in touched - known}
+        for each in pending.saved:
+            # A change without a result may have happened, for example if it was cancelled.
+            happened = done.get(each.path) or now.get(each.path, each.content_version) != each.content_version
+            with _tidying():
+                if happened and not surely_unchanged:
+                    await self._kept.prune(each.place)
                 else:
-                    await self._forget(each.place, each.number, each.name)
-            except Exception:
-                # The change itself is over; at worst an unneeded version stays.
-                _log.exception("the history of a file could not be tidied up")
+                    await self._kept.forget(each)
+        if pending.record is not None and pending.change is not None:
+            files = [
+                file if file.path in known else replace(file, after=now.get(file.path, file.before))
+                for file in ([] if surely_unchanged else pending.change.files)
+            ]
+            changed = [file for file in files if file.after != file.before]
+            with _tidying():
+                if not changed:
+                    await self._log.forget(pending.record)
+                elif changed != pending.change.files:
+                    await self._log.replace(pending.record, replace(pending.change, files=changed))
+                if pending.record.endswith("0"):  # One change in sixteen, since it takes a listing.
+                    await self._log.prune(paths.parent(pending.record))
 
-    async def _has_changed(self, saved: _SavedContent) -> bool:
-        """Whether the file differs from the stored content, or cannot be read.
-
-        A change without a result may have happened, for example if it was cancelled.
-        """
+    async def _version_now(self, path: str) -> str | None:
+        """The content version of the file; None if there is none, `UNKNOWN` if it cannot be read."""
         try:
-            if saved.is_streamed:
-                return await self._hash_by_stream(saved.path) != saved.content_version
-            content = await self._current(saved.path)
-        except DeepFSError:
-            return True
-        return content is None or version(content) != saved.content_version
+            return await self._hash_by_stream(path)
+        except Exception as error:
+            if not isinstance(error, DeepFSError):
+                _log.exception("it could not be looked up what became of a change")
+            return UNKNOWN
 
     async def _files_of(self, path: str) -> list[str]:
         """The files at or under `path`. Raises if some are not listed, since these could not be saved."""
@@ -506,77 +743,33 @@ class HistoryBackend(WrapperBackend):
             if read.code is ErrorCode.PERMISSION_DENIED:
                 raise error_from(read)
             raise PermissionDeniedError(path, "it cannot be kept in the history")
-        raise _keeping_error(path, found.error)
+        raise keeping_error(path, found.error, found.error)
 
     async def _save(
         self,
         path: str,
         digest: str,
         store: Callable[[str], Awaitable[FileUploadResponse]],
-        saved: list[_SavedContent],
-        *,
-        is_streamed: bool = False,
+        pending: _Pending,
     ) -> None:
-        """Call `store` with a new path for this content.
-
-        The number of the version is that of a file, which holds the mode, and which only one process can create.
-        """
-        place, mode = await self._place(path), await self._mode(path)
-        versions, claims = await self._list_versions(place)
-        numbers = {*claims, *(found.number for found, _ in versions)}
-        if not numbers:
-            private = [EntryChange(each, "make_directory", _PRIVATE_DIRECTORY) for each in (self._directory, place)]
-            await self._versions.achange_entries(private)
-        number = max(numbers, default=0) + 1
-        with use_file_mode(_PRIVATE_FILE):
-            while not (
-                claimed := await self._versions.awrite(
-                    paths.join(place, f"{number:08d}"), f"{mode:o}" if mode is not None else _NO_MODE
-                )
-            ).ok:
-                if claimed.code is not ErrorCode.ALREADY_EXISTS:
-                    raise _not_kept(path, claimed.code, claimed.error)
-                number += 1
-            name = f"{number:08d}-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}-{digest}"
-            # Appended before the call: if the result is lost, the file may have been stored all the same.
-            saved.append(_SavedContent(path, place, number, name, digest, is_streamed))
-            stored = await store(paths.join(place, name))
+        """Call `store` with a new path for this content."""
+        [where], mode = await self._places.of([path]), await self._mode(path)
+        saved = await self._kept.claim(path, where.directory, mode, digest)
+        # Appended before the call: if the result is lost, the file may have been stored all the same.
+        pending.saved.append(saved)
+        with use_file_mode(PRIVATE_FILE):
+            stored = await store(paths.join(saved.place, saved.name))
         if stored.error == ErrorCode.QUOTA_EXCEEDED:
-            await run_shielded(partial(self._forget, *saved.pop()[1:4]))
+            pending.saved.pop()
+            await run_shielded(partial(self._kept.forget, saved))
         if stored.error is not None:
-            raise _not_kept(path, stored.error, stored.error)
-
-    async def _prune(self, place: str) -> None:
-        versions, claims = await self._list_versions(place)
-        if len(versions) > self._keep:
-            oldest = versions[-self._keep][0].number
-            old = [name for _, name in versions[: -self._keep]]
-            for name in [*old, *(f"{number:08d}" for number in claims if number < oldest)]:
-                await self._versions.adelete(paths.join(place, name))
-
-    async def _forget(self, place: str, number: int, name: str) -> None:
-        """Delete a version, and then the file that claims its number."""
-        for each in (name, f"{number:08d}"):
-            await self._versions.adelete(paths.join(place, each))
+            raise keeping_error(path, stored.error, stored.error)
+        pending.files[path] = FileChange(path, paths.name(saved.place), UNKNOWN, where.caller, saved.name, digest)
 
     async def _place(self, path: str) -> str:
-        """The directory of the versions of a file, the same for all links to it."""
-        (real,) = await self.inner.aresolve_paths([path := paths.normalize(path)])
-        return paths.join(self._directory, blake2b((real or path).encode(), digest_size=16).hexdigest())
-
-    async def _list_versions(self, place: str) -> tuple[list[tuple[Version, str]], list[int]]:
-        """The versions in the directory `place`, each with its file name, oldest first; and the numbers taken."""
-        listing = await self._versions.als(place)
-        if listing.entries is None and listing.code is not ErrorCode.FILE_NOT_FOUND:
-            raise BackendError(None, f"The history could not be read: {listing.error}")
-        found, claims = [], []
-        for info in listing.entries or ():
-            name = paths.name(info.path)
-            if parsed := _version_in(name, info.size):
-                found.append((parsed, name))
-            elif _is_number(name):
-                claims.append(int(name))
-        return sorted(found, key=lambda each: each[0].number), claims
+        """The directory of the versions of a file."""
+        [where] = await self._places.of([paths.normalize(path)])
+        return where.directory
 
 
 class _Digest:
@@ -594,25 +787,28 @@ class _Digest:
         return self._digest.hexdigest()
 
 
-def _version_in(name: str, size: int | None) -> Version | None:
-    """The version that a file with this name holds; None for the names that are not made here."""
-    if parsed := _parsed(name):
-        with suppress(ValueError):  # There is no such day.
-            # `strptime` has a lock, which a forked child may find taken for ever.
-            at = datetime.fromisoformat(parsed["at"]).isoformat(timespec="microseconds")
-            return Version(int(parsed["number"]), at, size)
-    return None
+def _version_after(operation: Write | Edit | Delete, content: bytes | None) -> str | None:
+    """The content version that a change makes of `content`; None if it deletes the file, `UNKNOWN` if it must fail."""
+    match operation:
+        case Write():
+            return version(operation.content)
+        case Delete():
+            return None
+    text = None if content is None else decode(content)
+    try:
+        edited = None if text is None else edits.replace(operation.path, text, *operation.args[1:])
+    except DeepFSError:
+        return UNKNOWN
+    return UNKNOWN if edited is None else version(edited.content)
 
 
-def _keeping_error(path: str, code: str) -> DeepFSError:
-    return BackendError(path, f"it could not be kept in the history: {code}")
-
-
-def _not_kept(path: str, code: str | None, told: str | None) -> DeepFSError:
-    """Why a version was not stored: where a quota is used up, that is the condition of the change as well."""
-    if code == ErrorCode.QUOTA_EXCEEDED:
-        return error_about(ErrorCode.QUOTA_EXCEEDED, path, "there is no room for what it was")
-    return BackendError(path, f"it could not be kept in the history: {told}")
+@contextmanager
+def _tidying() -> Iterator[None]:
+    try:
+        yield
+    except Exception:
+        # The change itself is over; at worst an unneeded version stays.
+        _log.exception("the history of a file could not be tidied up")
 
 
 def _is_in(path: str, directory: str) -> bool:

@@ -1,5 +1,6 @@
 """Backends by URL, and trees that a TOML file describes."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,31 @@ def test_history_and_restore(tree: str, monkeypatch: pytest.MonkeyPatch) -> None
     assert deepfs("cat", "/plan.md", on=tree).out == "one\n"
     assert deepfs("history", "/none.md", on=tree).status == 1
     assert "no history" in deepfs("history", "/plan.md", on="memory://").err
+
+
+def test_undo(tree: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEEPFS_ENV", "USER_NAME")
+    assert "no change to undo" in deepfs("undo", on=tree).err
+    deepfs("write", "/plan.md", "one\n", on=tree)
+    deepfs("edit", "/plan.md", "one", "two", on=tree)
+    edited, written = deepfs("undo", "--list", on=tree).lines
+    assert (edited.split()[1:], written.split()[1:]) == (["edit", "/plan.md"], ["write", "/plan.md"])
+    assert [json.loads(line)["operation"] for line in deepfs("undo", "--list", "--json", on=tree).lines] == [
+        "edit",
+        "write",
+    ]
+    refused = deepfs("undo", written.split()[0], on=tree)
+    assert (refused.status, "'/plan.md': It was changed meanwhile" in refused.err) == (1, True)
+    assert deepfs("undo", on=tree).lines == ["/plan.md: undone"]
+    assert deepfs("cat", "/plan.md", on=tree).out == "one\n"
+    assert deepfs("undo", on=tree).status == 0  # It undoes the undo.
+    assert deepfs("cat", "/plan.md", on=tree).out == "two\n"
+    assert deepfs("undo", "--force", written.split()[0], on=tree).status == 0
+    assert deepfs("cat", "/plan.md", on=tree).status == 1
+    [latest, *_] = deepfs("undo", "--list", "-n", "1", "--json", on=tree).lines
+    assert json.loads(deepfs("undo", "--run", json.loads(latest)["run"], "--json", on=tree).out)["conflicts"] == {}
+    assert deepfs("undo", "--run", "none", on=tree).status == 1
+    assert "no history" in deepfs("undo", on="memory://").err
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

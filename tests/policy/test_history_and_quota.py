@@ -33,11 +33,24 @@ async def test_a_change_without_room_for_its_version_costs_nothing() -> None:
 
 
 async def test_a_deletion_succeeds_without_room_for_what_it_deletes() -> None:
-    files = files_and_versions(1_000)
-    for _ in range(30):  # Nothing is left behind, or the uploads would no longer fit.
-        outcomes = await files.aupload_files([("/d/a", b"x" * 600), ("/d/b", b"y" * 390)])
+    storage = MemoryBackend()
+    files = HistoryBackend(QuotaBackend(storage, 20_000))
+    for _ in range(3):
+        outcomes = await files.aupload_files([("/d/a", b"x" * 9_000), ("/d/b", b"y" * 7_000)])
         assert [outcome.error for outcome in outcomes] == [None, None]
         assert (await files.adelete("/d")).ok
+        [deletion, *_] = await files.achanges()
+        assert deletion.paths == ["/d/a", "/d/b"]
+        assert (await files.aundo(change=deletion.id)).conflicts == {"/d/a": "file_not_found", "/d/b": "file_not_found"}
+    assert (await storage.aglob("/.history/*/0*")).matches == []
+
+
+async def test_an_undo_deletes_nothing_that_it_has_no_room_for() -> None:
+    files = files_and_versions(20_000)
+    await files.awrite("/a", "x" * 15_000)
+    [made] = await files.achanges()
+    assert (await files.aundo(change=made.id)).conflicts == {"/a": "quota_exceeded"}
+    assert (await files.aread("/a")).ok
 
 
 async def test_with_a_quota_of_files_every_deletion_succeeds() -> None:

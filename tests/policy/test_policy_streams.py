@@ -136,8 +136,8 @@ async def test_a_source_that_fails_or_is_refused_changes_nothing_and_is_closed(t
             closed.append("source")
 
     for stack, root, disk in fresh(tmp_path):
+        await disk.awrite("/dir/a.txt", "old")
         backend = stacked(stack, QuotaBackend(disk, max_bytes=3 * MB))
-        await backend.awrite("/dir/a.txt", "old")
         for path in ("/dir/a.txt", "/dir/new/b.txt"):
             with pytest.raises(RuntimeError, match="the source is gone"):
                 await backend.aupload_stream(path, source(1))

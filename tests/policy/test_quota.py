@@ -463,7 +463,7 @@ class TestFailuresDuringChanges:
         assert (await quota.ausage()).bytes == 30
 
 
-def test_over_backends_of_many_callers_there_is_no_quota_and_no_place_for_versions() -> None:
+def test_over_backends_of_many_callers_there_is_no_quota() -> None:
     tenants = StoreBackend(InMemoryStore(), namespace=lambda _: ("tenant",))
     with pytest.warns(DeprecationWarning, match="factories"):
         factory = ReadOnlyBackend(lambda _: MemoryBackend())
@@ -472,11 +472,7 @@ def test_over_backends_of_many_callers_there_is_no_quota_and_no_place_for_versio
             if isinstance(mounted, CompositeBackend) or inner in (factory, factory.inner):
                 with pytest.raises(ValueError, match="count the files of all callers together"):
                     QuotaBackend(mounted, 10)
-            with pytest.raises(ValueError, match="would lie in one place"):
-                HistoryBackend(mounted, MemoryBackend())
     assert QuotaBackend(tenants, 10).write("/a.txt", "a").ok
-    HistoryBackend(tenants)
-    HistoryBackend(tenants, StoreBackend(InMemoryStore(), namespace=lambda _: ("tenant", "versions")))
 
 
 @pytest.mark.anyio

@@ -1,0 +1,103 @@
+"""Where a history keeps what it knows of a file: for each caller who has other files than others in another place."""
+
+import sys
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import NamedTuple
+
+from deepfs.backends.protocol import BackendProtocol, StoragePlace, caller_places, parts_of
+from deepfs.errors import DeepFSError
+from deepfs.text import paths
+
+
+class FilePlace(NamedTuple):
+    """Where the versions of a file are."""
+
+    directory: str
+    """The same for all links to the file."""
+    caller: str | None
+    """Tells apart callers for whom other files are at the path; None if it is the same for all."""
+
+
+class HistoryPlaces:
+    """The directories of a history.
+
+    Args:
+        files: The backend of the files.
+        versions: The backend of the versions.
+        directory: The directory there that holds all of them.
+    """
+
+    def __init__(self, files: BackendProtocol, versions: BackendProtocol, directory: str) -> None:
+        self._files = files
+        self._versions = versions
+        self._directory = directory
+
+    async def of(self, given: Sequence[str]) -> list[FilePlace]:
+        """Where the versions of the files at normalised paths are."""
+        real = await self._files.aresolve_paths([*given])
+        found = []
+        for path, leads_to, caller in zip(given, real, await self.callers(given), strict=True):
+            named = leads_to or path if caller is None else f"{caller}\0{leads_to or path}"  # No path holds NUL.
+            found.append(FilePlace(paths.join(self._directory, _hash(named)), caller))
+        return found
+
+    async def of_log(self) -> str:
+        """The directory of the log, another one for each caller of a factory: tenants see no changes of another one."""
+        roots = await self._roots()
+        kept = await self._versions.astorage_place(self._directory) if roots else None
+        apart = [part for part, root in roots if part._choice is not None and not (kept and _holds(root, kept))]
+        caller = _name_caller(apart)
+        return paths.join(self._directory, "changes" if caller is None else f"changes-{caller}")
+
+    async def callers(self, given: Sequence[str]) -> list[str | None]:
+        """For each path what tells apart callers who have other files there, but versions in one place."""
+        roots = await self._roots()
+        if not roots:
+            return [None] * len(given)
+        kept = await self._versions.astorage_place(self._directory)
+        found: list[str | None] = []
+        for path in given:
+            place = await self._files.astorage_place(path)
+            # A layer may not say where the path lies: then it may be in any part.
+            holding = [each for each in roots if _holds(each[1], place)] or roots
+            found.append(_name_caller([part for part, root in holding if not _holds(root, kept)]))
+        return found
+
+    async def _roots(self) -> list[tuple[BackendProtocol, StoragePlace]]:
+        """The parts that this caller has files in, with their roots; none if all callers have the same."""
+        parts = [part for part in parts_of(self._files) if isinstance(part, BackendProtocol)]
+        if not any(part._is_by_thread or part._choice is not None for part in parts):
+            return []
+        return [(part, root) for part in parts if (root := await _root(part)) is not None]
+
+
+def running_ids() -> tuple[str | None, str | None]:
+    """The thread and the run of the graph whose task runs here."""
+    if "langgraph.config" not in sys.modules:  # Importing LangGraph takes a second, and without it no graph runs.
+        return None, None
+    from deepfs._langgraph.private import current_ids
+
+    return current_ids()
+
+
+def _name_caller(parts: Sequence[BackendProtocol]) -> str | None:
+    """The hash of what this caller has of parts where others have something else."""
+    thread = [running_ids()[0]] if any(part._is_by_thread for part in parts) else []
+    callers = [*caller_places(part for part in parts if part._choice is not None), *thread]
+    return _hash(repr(callers)) if callers else None
+
+
+def _hash(named: str) -> str:
+    return blake2b(named.encode(), digest_size=16).hexdigest()
+
+
+async def _root(part: BackendProtocol) -> StoragePlace | None:
+    try:
+        return await part.astorage_place("/")
+    except DeepFSError:  # Its factory has no place for this caller, so no file of the caller is in it.
+        return None
+
+
+def _holds(root: StoragePlace, place: StoragePlace) -> bool:
+    return not root.keys.isdisjoint(place.keys | place.above)

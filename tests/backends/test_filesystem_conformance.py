@@ -13,16 +13,8 @@ from deepfs.testing.suite import assert_failed, assert_ok
 from deepfs.text import lines as text
 
 
-@pytest.mark.both_loops
-class TestFilesystem(BackendConformance, BackendStateMachine):
-    @pytest.fixture
-    def backend(self, tmp_path: Path) -> FilesystemBackend:
-        self.root = tmp_path
-        return FilesystemBackend(tmp_path)
-
-    @pytest.fixture
-    def second_backend(self, backend: FilesystemBackend) -> FilesystemBackend:
-        return FilesystemBackend(self.root)
+class OnDisk:
+    root: Path
 
     async def raw_put(self, path: str, data: bytes) -> None:
         def put() -> None:
@@ -39,6 +31,18 @@ class TestFilesystem(BackendConformance, BackendStateMachine):
 
         return await anyio.to_thread.run_sync(peek)
 
+
+@pytest.mark.both_loops
+class TestFilesystem(OnDisk, BackendConformance, BackendStateMachine):
+    @pytest.fixture
+    def backend(self, tmp_path: Path) -> FilesystemBackend:
+        self.root = tmp_path
+        return FilesystemBackend(tmp_path)
+
+    @pytest.fixture
+    def second_backend(self, backend: FilesystemBackend) -> FilesystemBackend:
+        return FilesystemBackend(self.root)
+
     async def test_the_hash_of_the_content_is_accepted_as_a_version(self, backend: FilesystemBackend) -> None:
         await self.raw_put("/a.txt", content := b"\xef\xbb\xbfone\r\n")
         path = self.root / "a.txt"
@@ -48,3 +52,14 @@ class TestFilesystem(BackendConformance, BackendStateMachine):
         assert_failed(await backend.aedit("/a.txt", "two", "three", if_match=text.version(content)), ErrorCode.CONFLICT)
         assert_ok(await backend.awrite("/a.txt", "", if_match=text.version(content.replace(b"one", b"two"))))
         assert await self.raw_peek("/a.txt") == b""
+
+
+class TestAViewOfATenant(OnDisk, BackendConformance):
+    @pytest.fixture
+    def backend(self, tmp_path: Path) -> FilesystemBackend:
+        self.root = tmp_path / "ada"
+        return FilesystemBackend(lambda _: (tmp_path, "nobody")).at((str(tmp_path), "ada"))
+
+    @pytest.fixture
+    def second_backend(self, backend: FilesystemBackend) -> FilesystemBackend:
+        return FilesystemBackend(self.root)

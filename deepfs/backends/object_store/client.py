@@ -4,6 +4,7 @@ import re
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from datetime import datetime, timedelta
 from io import BytesIO
 from typing import Any, Final, NamedTuple, TypeVar
@@ -320,6 +321,12 @@ class ObjectClient:
         self.in_memory: bool = type(place.store).__name__ == "MemoryStore"
         self.has_bare_tags: bool = False
         """Whether the store compares the tag of a condition without the quotes that belong to it."""
+
+    def with_keys(self, keys: Keys) -> "ObjectClient":
+        """The same client for the files under other keys."""
+        client = copy(self)
+        client.keys = keys
+        return client
 
     async def _send(self, path: str, attempt: Callable[[], Awaitable[T]]) -> T:
         """Send a request about a path by the policy. Raises errors of `deepfs.errors` without those of the driver."""

@@ -12,6 +12,24 @@ from typing import Final, NamedTuple
 
 from deepfs.errors import BackendError, DeadlineError, DeepFSError, PermissionDeniedError, clip
 
+__all__ = [
+    "BACKENDS",
+    "FAILURES",
+    "FORBIDDEN",
+    "NOT_ALLOWED_HTTP",
+    "NO_BUCKET",
+    "NO_CREDENTIALS",
+    "REFUSED",
+    "WRONG_CREDENTIALS",
+    "Condition",
+    "DriverError",
+    "add_cause",
+    "condition_of",
+    "failure_by",
+    "log_failure",
+    "redact",
+]
+
 # --- conditions ------------------------------------------------------------------------------------------------------
 
 
@@ -31,9 +49,9 @@ REFUSED: Final = Condition("connection refused")
 NO_BUCKET: Final = Condition("no such bucket")
 NO_CREDENTIALS: Final = Condition("no credentials were found")
 NOT_ALLOWED_HTTP: Final = Condition("plain http:// needs allow_http=True")
-TIMED_OUT: Final = Condition("timed out", DeadlineError)
+_TIMED_OUT: Final = Condition("timed out", DeadlineError)
 WRONG_CREDENTIALS: Final = Condition("wrong credentials")
-WRONG_REGION: Final = Condition("the bucket is in another region")
+_WRONG_REGION: Final = Condition("the bucket is in another region")
 _LOST: Final = Condition("connection lost")
 
 FAILURES: Final = (BackendError, DeadlineError, PermissionDeniedError)
@@ -48,7 +66,7 @@ _BY_STATE: Final = (
     ("53100", Condition("its disk is full")),
     ("53300", Condition("too many connections")),
     ("54", Condition("the file is too large for it")),
-    ("57014", TIMED_OUT),
+    ("57014", _TIMED_OUT),
     ("57P", Condition("it is starting or shutting down")),
 )
 """Beginnings of the SQLSTATEs of databases."""
@@ -57,7 +75,7 @@ _BY_TEXT: Final = (
     (r"InvalidAccessKeyId|SignatureDoesNotMatch|(?:Expired|Invalid)Token\b|password authentication failed|"
      r"AuthenticationFailed|AuthenticationException|\bUnauthenticated|InvalidAuthenticationInfo", WRONG_CREDENTIALS),
     (r"NoSuchBucket|ContainerNotFound|specified bucket does not exist", NO_BUCKET),
-    (r"PermanentRedirect|AuthorizationHeaderMalformed|incorrectly configured region", WRONG_REGION),
+    (r"PermanentRedirect|AuthorizationHeaderMalformed|incorrectly configured region", _WRONG_REGION),
     (r'database "[^"]*" does not exist|no such database', Condition("no such database")),
     (r"NoCredentials|Unable to locate credentials", NO_CREDENTIALS),
     (r"RequestTimeTooSkewed", Condition("its clock and that of this machine differ")),
@@ -66,7 +84,7 @@ _BY_TEXT: Final = (
      Condition("host name not resolved")),
     (r"(?-i:\bSSL|\bTLS\b|Certificate|CERTIFICATE)|certificate verify|InvalidContentType|corrupt message",
      Condition("TLS failed")),
-    (r"(?-i:Timeout)|Timed ?Out", TIMED_OUT),
+    (r"(?-i:Timeout)|Timed ?Out", _TIMED_OUT),
     (r"(?:Host|Network) ?(?:is )?unreachable|No route to host", Condition("network unreachable")),
     (r"ConnectionReset|ConnectionAborted|BrokenPipe|Disconnected|server closed the connection|connection was closed|"
      r"connection closed|IncompleteMessage|IncompleteRead", _LOST),

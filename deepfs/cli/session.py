@@ -37,7 +37,6 @@ PIPE_CLOSED: Final = 141
 _SIGNALS: Final = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 _NO_LOG: Final = logging.NullHandler()
-"""What Python would write to the standard error where no log is set up goes here."""
 
 _TEXTS: Final[dict[str | None, str]] = {
     ErrorCode.FILE_NOT_FOUND: "No such file or directory",
@@ -211,6 +210,12 @@ def reason_text(result: Result) -> str:
     return _TEXTS.get(result.code) or str(error_from(result))
 
 
+def silence_backends() -> None:
+    """Keep what drivers say off the standard error, where Python writes it if no log is set up."""
+    for backend in BACKENDS:
+        logging.getLogger(f"deepfs.{backend}").addHandler(_NO_LOG)
+
+
 # --- options and arguments that several commands have ---
 
 
@@ -228,8 +233,8 @@ def run_command(
     `pages` is whether a person sees the output through a pager. With `serves`, what drivers say is logged; a command
     that ends tells its errors, and nothing else.
     """
-    for backend in () if serves else BACKENDS:
-        logging.getLogger(f"deepfs.{backend}").addHandler(_NO_LOG)
+    if not serves:
+        silence_backends()
     context = click.get_current_context()
     session = Session(context.obj, as_json=json, name=context.info_name or "")
     if pages and not json:

@@ -199,6 +199,8 @@ class FilesystemFiles:
         directory = _directory(prefix)
         if limit is None and self._calls.overrides("find"):
             found = await self._find(directory)
+            if not found:  # Where there is no bucket, `find` of s3fs finds nothing.
+                await self._list_tolerantly(directory)
         else:
             found = await self._walk(directory, limit)
         self._listed |= found

@@ -45,7 +45,7 @@ from deepfs.cli.agent.turns import (
     refusal,
 )
 from deepfs.cli.screen import discard_output, escape_output
-from deepfs.cli.session import INTERRUPTED, PIPE_CLOSED
+from deepfs.cli.session import INTERRUPTED, PIPE_CLOSED, silence_backends
 from deepfs.config.urls import TREE
 from deepfs.types import error_from
 
@@ -412,6 +412,7 @@ def run_agent(**given: Any) -> NoReturn:
     """Run the command, and exit: with 0, or 1 after a failure, 2 after wrong use, 3 if a call was not approved."""
     options = AgentOptions(**given)
     escape_output()
+    silence_backends()
     try:
         status = _run(options)
         sys.stdout.flush()

@@ -714,6 +714,12 @@ def supports_execute(backend: object) -> bool:
     return isinstance(capabilities, Capabilities) and capabilities.executes
 
 
+def offers_move(backend: BackendProtocol) -> bool:
+    """Whether `backend` and all its inner backends offer `move` to a model."""
+    inner = (each for each in backend.inner_backends() if isinstance(each, BackendProtocol))
+    return backend.offers_move and all(map(offers_move, inner))
+
+
 def parts_by_caller(backend: object) -> list[BackendProtocol]:
     """The parts of a backend, or itself, of which a factory decides by the caller which files they have."""
     return [part for part in _parts(backend) if isinstance(part, BackendProtocol) and part._chosen_by_caller]

@@ -33,13 +33,13 @@ def patch(file: str | None, address: str, strip: int | None) -> None:
     FILE is a file of this machine; by default the patch is read from the standard input. Lines that a unified diff
     names must be in the file as they are; binary files and links are not patched.
     """
-    import deepfs.middleware.apply_patch  # noqa: F401 - Here, since it would block the event loop later.
+    import deepfs.middleware.patching  # noqa: F401 - Here, since it would block the event loop later.
 
     run_command(lambda session: _apply_patch(session, address, file, strip))
 
 
 async def _apply_patch(session: Session, address: str, file: str | None, strip: int | None) -> None:
-    from deepfs.middleware.apply_patch import apply_patches
+    from deepfs.middleware.patching import apply_patches
 
     place = await session.place(address)
     content = await (to_thread.run_sync(sys.stdin.buffer.read) if file is None else anyio.Path(file).read_bytes())

@@ -14,7 +14,7 @@ _MODULES: Final = {
     "agent": ["agent"],
     "app": ["completion", "mcp"],
     "contents": ["cat", "head", "tail", "write", "edit", "mkdir"],
-    "copying": ["cp", "mv"],
+    "copying": ["cp", "mv", "sync"],
     "differences": ["diff", "patch"],
     "listing": ["ls", "tree", "du", "stat"],
     "removing": ["rm"],

@@ -20,7 +20,7 @@ from deepfs.config.urls import TREE, parse_address, split_database
 from deepfs.errors import DeepFSError
 from deepfs.text import paths
 
-_SECONDS: Final = 1.0
+_SECONDS: Final = 2.0
 
 
 def complete_address(incomplete: str, on: str | None, variables: Sequence[str]) -> list[CompletionItem[str]]:
@@ -35,7 +35,7 @@ def complete_address(incomplete: str, on: str | None, variables: Sequence[str]) 
 
 @contextmanager
 def _time_limit() -> Iterator[None]:
-    """End the process, which answers a shell, after a second: a disk may hang, a database may be locked."""
+    """End the process, which answers a shell, after some seconds: a disk may hang, a database may be locked."""
     if not hasattr(signal, "setitimer"):
         yield
         return

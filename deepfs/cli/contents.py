@@ -247,12 +247,17 @@ async def mkdir(session: Session, files: tuple[str, ...], parents: bool) -> None
 
 async def _make_directory(place: AddressedPlace, *, parents: bool) -> str | None:
     """Make a directory; returns why it cannot be made."""
+    backend = place.backend
+    if not parents and backend.capabilities.keeps_empty_directories:
+        above = await kind_at(backend, paths.parent(place.path))
+        if above != "directory":
+            return error_text(ErrorCode.FILE_NOT_FOUND if above is None else ErrorCode.NOT_A_DIRECTORY)
     for path in [*paths.ancestors(place.path), place.path] if parents else [place.path]:
-        kind = await kind_at(place.backend, path)
+        kind = await kind_at(backend, path)
         if kind == "file" or (kind == "directory" and not parents):
             return error_text(ErrorCode.ALREADY_EXISTS if path == place.path else ErrorCode.NOT_A_DIRECTORY)
         if kind is None:
-            [made] = await place.backend.achange_entries([EntryChange(path, "make_directory")])
+            [made] = await backend.achange_entries([EntryChange(path, "make_directory")])
             if made.error == ErrorCode.UNSUPPORTED and not parents:
                 return "no empty directory is kept there; it is there once a file is in it"
             if made.error is not None and not (parents and made.error in _NO_MATTER):

@@ -139,7 +139,7 @@ async def tree(session: Session, address: str, depth: int | None, hidden: bool) 
 
 
 async def find_levels(
-    session: Session, place: AddressedPlace, *, depth: int | None, hidden: bool
+    session: Session, place: AddressedPlace, *, depth: int | None, hidden: bool, trouble: int = 2
 ) -> dict[str, list[FileInfo]]:
     """The entries of each directory, level by level; the directories of a level are listed at the same time.
 
@@ -152,7 +152,7 @@ async def find_levels(
         results = await gather_each(place.backend.als, level)
         below: list[str] = []
         for path, result in zip(level, results, strict=True):
-            if session.check(result, place, status=2):
+            if session.check(result, place, status=trouble):
                 found[path] = _without_hidden(result.entries, hidden=hidden)
                 below += [entry.path.rstrip("/") for entry in found[path] if entry.is_dir]
         resolved = dict(zip(below, await place.backend.aresolve_paths(below), strict=True)) if below else {}
@@ -204,19 +204,18 @@ async def stat(session: Session, files: tuple[str, ...]) -> None:
 
 async def _facts(place: AddressedPlace) -> dict[str, str | int]:
     """What is known of what is at a place."""
-    shown = place.display(place.path)
-    if await kind_at(place.backend, place.path) is None:
+    kind = await kind_at(place.backend, place.path)
+    if kind is None:
         raise NotFoundError(place.path)
+    facts: dict[str, str | int | None] = {"path": place.display(place.path), "type": kind}
     beside = await place.backend.als(paths.parent(place.path))
-    found = [entry for entry in beside.entries or () if entry.path.rstrip("/") == place.path]
-    facts: dict[str, str | int | None] = {"path": shown, "type": "directory"}
-    for entry in found:
-        facts["modified_at"] = entry.modified_at
-        if not entry.is_dir:
-            listing = await place.backend.alist_tree(place.path)
-            read = await place.backend.aread(place.path, 0, 1)
-            mode = next((f"{each.mode:04o}" for each in listing.entries if each.mode is not None), None)
-            facts |= {"type": "file", "size": entry.size, "mode": mode, "version": read.version}
+    for entry in beside.entries or ():
+        if entry.path.rstrip("/") == place.path:
+            facts |= {"size": None if entry.is_dir else entry.size, "modified_at": entry.modified_at}
+    if kind == "file":
+        listing = await place.backend.alist_tree(place.path)
+        facts["mode"] = next((f"{each.mode:04o}" for each in listing.entries if each.mode is not None), None)
+        facts["version"] = (await place.backend.aread(place.path, 0, 1)).version
     return {name: fact for name, fact in facts.items() if fact is not None}
 
 

@@ -108,9 +108,9 @@ async def _walk(session: Session, place: AddressedPlace, depth: int | None) -> l
     top = [entry for entry in beside.entries or () if entry.path.rstrip("/") == place.path]
     if top and not top[0].is_dir:
         return top
-    levels = await find_levels(session, place, depth=depth, hidden=True) if depth != 0 else {}
     if not top and not session.check(await place.backend.als(place.path), place):
         return []
+    levels = await find_levels(session, place, depth=depth, hidden=True, trouble=1)
     found, pending = [], top or [FileInfo(place.path, is_dir=True)]
     while pending:
         found.append(entry := pending.pop())
@@ -130,7 +130,7 @@ class _Tests(NamedTuple):
 
     def hold(self, entry: FileInfo) -> bool:
         """Whether all hold for an entry. What is not known of it matches nothing."""
-        if self.name is not None and not fnmatchcase(paths.name(entry.path.rstrip("/")), self.name):
+        if self.name is not None and not fnmatchcase(paths.name(entry.path.rstrip("/") or "/"), self.name):
             return False
         if self.kind is not None and bool(entry.is_dir) != (self.kind == "d"):
             return False

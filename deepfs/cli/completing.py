@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from stat import S_ISREG
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -90,7 +91,8 @@ async def _is_near(url: str, variables: Sequence[str], directory: str = "") -> b
     if not mark or scheme in ("file", "memory"):
         return True
     if scheme == "sqlite":
-        return await anyio.Path(directory, location.removeprefix("/")).is_file()
+        status = await anyio.Path(directory, location.removeprefix("/")).stat()
+        return S_ISREG(status.st_mode) and status.st_size > 0  # An empty file would become a database.
     if not url.startswith(TREE):
         return False
     tree = await load_tree(os.path.join(directory, location), variables=variables)

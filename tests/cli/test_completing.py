@@ -16,6 +16,7 @@ from support.command_line import COMMAND, deepfs
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "docs/.git").mkdir(parents=True)
     (tmp_path / "docs/a b.md").write_text("")
+    (tmp_path / "docs/empty").write_text("")
     (tmp_path / "docs/forged\nname").write_text("")
     with SqliteBackend(tmp_path / "files.db") as backend:
         assert backend.write("/notes/plan.md", "").ok
@@ -53,15 +54,17 @@ OFFERED: list[tuple[list[str], list[str]]] = [
     (["cat", "sqlite", ":", "///files.db/notes/p"], ["plain,///files.db/notes/plan.md"]),
     (["cat", "sqlite", ":", "///files.db?namespace", "=", "files#/notes/p"], ["plain,files#/notes/plan.md"]),
     (["cat", "'sqlite:///files.db#/notes/i"], ["plain,sqlite:///files.db#/notes/it's;$(x) é.md"]),
-    (["ls", "file", ":", "//{here}/docs/"], ["plain,//{here}/docs/a b.md"]),
+    (["ls", "file", ":", "//{here}/docs/"], ["plain,//{here}/docs/a b.md", "plain,//{here}/docs/empty"]),
     (["ls", "file", ":", "///{here}#/docs/.g"], ["plain,///{here}#/docs/.git/"]),
-    (["--on", "tree.toml", "cat", "/"], ["plain,/a b.md", "plain,/m/"]),
+    (["--on", "tree.toml", "cat", "/"], ["plain,/a b.md", "plain,/empty", "plain,/m/"]),
     (["cat", "--on", "tree.toml", "m/notes/p"], ["plain,m/notes/plan.md"]),
     (["cat", "tree", ":", "//tree.toml#/m/no"], ["plain,//tree.toml#/m/notes/"]),
     (["cat", "tree", ":", "//far.toml#/"], []),
     (["cat", "tree", ":", "//new.toml#/"], []),
     (["cat", "tree", ":", "//none.toml#/"], []),
     (["cat", "sqlite", ":", "///none.db#/"], []),
+    (["cat", "sqlite", ":", "///docs/empty/"], []),
+    (["cat", "sqlite", ":", "///docs/empty#/"], []),
     (["cat", "s3", ":", "//bucket/"], []),
     (["cat", "postgresql", ":", "//host/db#/"], []),
     (["cat", "store+sqlite", ":", "///files.db#/"], []),

@@ -50,6 +50,7 @@ def _time_limit() -> Iterator[None]:
 
 
 async def _find(incomplete: str, on: str | None, variables: Sequence[str]) -> list[str]:
+    """The addresses in the directory that the beginning of one ends in."""
     url, mark, path = incomplete.partition("#") if "://" in incomplete else ("", "", incomplete)
     directory, slash, name = path.rpartition("/")
     start = f"{url}{mark}{directory}{slash or '/' * bool(mark)}"
@@ -69,7 +70,11 @@ async def _find(incomplete: str, on: str | None, variables: Sequence[str]) -> li
 
 
 def _starting(start: str, name: str, found: list[str]) -> list[str]:
-    return [start + each for each in found if each.startswith(name) and (name or not each.startswith("."))]
+    """The names that go on from the beginning of one, behind what stands before it."""
+    chosen = [each for each in found if each.startswith(name) and (name or not each.startswith("."))]
+    if "://" in start and "#" not in start:  # There, these would be something else.
+        chosen = [each for each in chosen if not {*"%?#"} & {*each.removesuffix("#/")}]
+    return [start + each for each in chosen]
 
 
 def _files(start: str, name: str) -> list[str]:
@@ -95,7 +100,7 @@ async def _is_near(url: str, variables: Sequence[str], directory: str = "") -> b
         return S_ISREG(status.st_mode) and status.st_size > 0  # An empty file would become a database.
     if not url.startswith(TREE):
         return False
-    tree = await load_tree(os.path.join(directory, location), variables=variables)
+    tree = await load_tree(os.path.join(directory, url.removeprefix(TREE)), variables=variables)
     parts: list[Any] = [tree.url, *tree.mounts.values()]
     if tree.history is not None and tree.history.url is not None:
         parts.append(tree.history.url)

@@ -142,7 +142,7 @@ async def _write_lines(session: Session, chunk: bytes, rest: AsyncIterator[bytes
 async def tail(session: Session, files: tuple[str, ...], lines: str, size: str | None) -> None:
     """Write the last lines of files. `watch` tells what changes afterwards."""
     unit, given = (b"\n", lines) if size is None else (b"", size)
-    found = re.fullmatch(r"([+-]?)(\d+)", given)
+    found = re.fullmatch(r"([+-]?)(\d{1,18})", given)
     if found is None:
         raise click.UsageError(f"{given!r} is no number of {'lines' if unit else 'bytes'}")
     starts, count = found[1] == "+", int(found[2])

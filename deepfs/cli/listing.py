@@ -55,7 +55,7 @@ async def ls(session: Session, addresses: tuple[str, ...], recursive: bool, hidd
             continue
         found = {place.path: entries}
         if recursive and result.ok:
-            found = await find_levels(session, place, depth=None, hidden=hidden)
+            found |= await find_levels(session, place, depth=None, hidden=hidden)
         named = place._replace(address=place.address._replace(shown=title))
         pending = [place.path]
         while pending:

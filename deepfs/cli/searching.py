@@ -69,12 +69,12 @@ class _Bound(click.ParamType["tuple[int, int, int]"]):
     def convert(
         self, value: Any, parameter: click.Parameter | None, context: click.Context | None
     ) -> tuple[int, int, int]:
-        found = re.fullmatch(r"([+-]?)(\d+)(\D?)", value)
+        found = re.fullmatch(r"([+-]?)(\d{1,18})(\D?)", value)
         if found is None or found[3] not in self._units:
             units = "".join(self._units)
             self.fail(f"{value!r} is not [+-]N{f'[{units}]' if units else ''}", parameter, context)
         number = int(found[2])
-        least, most = {"": (number, number), "+": (number + 1, sys.maxsize), "-": (0, number - 1)}[found[1]]
+        least, most = {"": (number, number), "+": (number + 1, sys.maxsize), "-": (-sys.maxsize, number - 1)}[found[1]]
         return least, most, self._units[found[3]]
 
 

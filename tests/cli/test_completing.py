@@ -17,6 +17,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "docs/.git").mkdir(parents=True)
     (tmp_path / "docs/a b.md").write_text("")
     (tmp_path / "docs/empty").write_text("")
+    (tmp_path / "docs/50% of #1?.md").write_text("")
     (tmp_path / "docs/forged\nname").write_text("")
     with SqliteBackend(tmp_path / "files.db") as backend:
         assert backend.write("/notes/plan.md", "").ok
@@ -56,7 +57,7 @@ OFFERED: list[tuple[list[str], list[str]]] = [
     (["cat", "'sqlite:///files.db#/notes/i"], ["plain,sqlite:///files.db#/notes/it's;$(x) é.md"]),
     (["ls", "file", ":", "//{here}/docs/"], ["plain,//{here}/docs/a b.md", "plain,//{here}/docs/empty"]),
     (["ls", "file", ":", "///{here}#/docs/.g"], ["plain,///{here}#/docs/.git/"]),
-    (["--on", "tree.toml", "cat", "/"], ["plain,/a b.md", "plain,/empty", "plain,/m/"]),
+    (["--on", "tree.toml", "cat", "/"], ["plain,/50% of #1?.md", "plain,/a b.md", "plain,/empty", "plain,/m/"]),
     (["cat", "--on", "tree.toml", "m/notes/p"], ["plain,m/notes/plan.md"]),
     (["cat", "tree", ":", "//tree.toml#/m/no"], ["plain,//tree.toml#/m/notes/"]),
     (["cat", "tree", ":", "//far.toml#/"], []),

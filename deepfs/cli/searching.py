@@ -13,6 +13,7 @@ from itertools import groupby
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import click
+from anyio import to_thread
 from msgspec.structs import replace
 
 from deepfs.cli.listing import find_levels
@@ -191,7 +192,7 @@ async def grep(session: Session, addresses: tuple[str, ...], **given: Any) -> No
         lambda place: place.backend.arun(replace(request, path=place.path)), places
     )
     if query is not None:
-        results = [_invert(query, result, wanted) for result in results]
+        results = [await to_thread.run_sync(_invert, query, result, wanted) for result in results]
     session.status = 0 if any(result.matches for result in results) else 1
     has_written = False
     for place, title, result in zip(places, session.titles(places), results, strict=True):
@@ -203,7 +204,7 @@ async def grep(session: Session, addresses: tuple[str, ...], **given: Any) -> No
             _write_files(session, named, result.matches or (), counts=wanted.counts and not wanted.files)
         if not session.check(result, place, status=2):
             continue
-        if result.truncated and wanted.most is None and not wanted.quiet:
+        if result.truncated and (wanted.inverted or (wanted.most is None and not wanted.quiet)):
             session.report(f"{title}: there are more matches; the search ended early", status=2)
         if wanted.needs_whole_lines and any(len(match.text) == MAX_LINE for match in result.matches or ()):
             session.report(f"{title}: of long lines, only {MAX_LINE:,} characters are looked at", status=2)
@@ -266,10 +267,15 @@ class _Wanted(NamedTuple):
             compile_query(plain)  # Whatever is wrong with the pattern is told of the pattern as it was given.
         return replace(plain, pattern=self._expression(), regex=True)
 
-    def _expression(self) -> str:
-        """The expression of RE2 whose first group matches what the pattern does."""
+    def _expression(self, *, starts: bool = True) -> str:
+        """The expression of RE2 whose first group matches what the pattern does.
+
+        Args:
+            starts: Whether a word may be where the line starts.
+        """
         pattern = re.escape(self.pattern) if self.literal else self.pattern
-        return rf"(?:^|{_NO_WORD})({pattern})(?:{_NO_WORD}|$)" if self.words else f"({pattern})"
+        before = f"(?:^|{_NO_WORD})" if starts else _NO_WORD
+        return f"{before}({pattern})(?:{_NO_WORD}|$)" if self.words else f"({pattern})"
 
     def part_finder(self) -> "_PartFinder":
         """What finds the parts of a line that match, left to right. Raises NotSupportedError without RE2."""
@@ -280,16 +286,18 @@ class _Wanted(NamedTuple):
         except ImportError:
             if self._matching().regex:
                 raise NotSupportedError(None, "Parts of lines need RE2: pip install google-re2") from None
-        expression = engine.compile(f"(?i){self._expression()}" if self.ignore_case else self._expression())
+        flags = "(?i)" * self.ignore_case
+        first, later = (engine.compile(flags + self._expression(starts=starts)) for starts in (True, False))
 
         def find(text: str) -> Iterator[tuple[int, int]]:
-            place = 0
-            while place <= len(text) and (found := expression.search(text, place)):
+            place, found = 0, first.search(text)
+            while found is not None:
                 start, end = found.span(1)
                 if start < end:
                     yield start, end
-                # What ends one word may begin the next one.
                 place = max(end, place + (start == end))
+                # What ends one word may stand before the next one.
+                found = later.search(text, place - self.words) if place <= len(text) else None
 
         return find
 
@@ -303,7 +311,8 @@ def _invert(query: Query, result: GrepResult, wanted: _Wanted) -> GrepResult:
     others: list[GrepMatch] = []
     for path, found in groupby(result.matches or (), key=lambda match: match.path):
         lines = [ContextLine(match.line, match.text) for match in found]
-        matching = {match.line for match in search(query, path, "\n".join(line.text for line in lines)).matches}
+        content = "".join(f"{line.text}\n" for line in lines)
+        matching = {match.line for match in search(query, path, content).matches}
         others += [
             GrepMatch(
                 path, line.line, line.text, lines[max(place - before, 0) : place], lines[place + 1 : place + 1 + after]
@@ -312,7 +321,8 @@ def _invert(query: Query, result: GrepResult, wanted: _Wanted) -> GrepResult:
             if line.line not in matching
         ]
     most = 1 if wanted.quiet else wanted.most
-    return replace(result, matches=None if result.matches is None else others[:most])
+    is_cut = result.truncated and (most is None or len(others) < most)
+    return replace(result, matches=None if result.matches is None else others[:most], truncated=is_cut)
 
 
 def _write_files(session: Session, place: AddressedPlace, matches: Sequence[GrepMatch], *, counts: bool) -> None:

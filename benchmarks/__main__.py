@@ -1,7 +1,8 @@
 """`python -m benchmarks [--quick] [scenario …]`: measure, print, store the run, draw its plots.
 
 The run is stored in `results/<machine>/`, and replaces earlier ones there; with `--again`, those of its edition stay.
-`--report` prints the ranges over all stored runs, and `--readme` also writes them into the README; nothing is measured.
+`--report` prints the ranges over all stored runs, and `--write` also writes them into the README and
+docs/performance.md; nothing is measured.
 `--compare COMMIT [scenario …]` measures what changed since a commit instead.
 """
 
@@ -26,7 +27,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, help="the directory to write to, not benchmarks/results/<this machine>")
     parser.add_argument("--again", action="store_true", help="keep the stored runs beside this one")
     parser.add_argument("--report", action="store_true", help="measure nothing; print the ranges of all stored runs")
-    parser.add_argument("--readme", action="store_true", help="the same, and write the ranges into the README")
+    parser.add_argument("--write", action="store_true", help="the same, and write the ranges into the documents")
     parser.add_argument(
         "--compare",
         metavar="COMMIT",
@@ -44,13 +45,13 @@ def main() -> None:
         comparison = compare(commits(chosen.compare), names, plan._replace(pairs=chosen.pairs or plan.pairs))
         report.show_comparison(comparison, console)
         sys.exit(0 if comparison.is_passed else 1)
-    elif chosen.report or chosen.readme:
+    elif chosen.report or chosen.write:
         runs = stored()
         shown = [record for record in runs if record.scenario in names]
         console.print(*(f"• {machine}" for machine in report.machines(shown)), sep="\n", highlight=False, markup=False)
         report.show_bars(shown, "bars, by every run", console)
-        if chosen.readme:
-            report.README.write_text(report.replaced(report.README.read_text("utf-8"), runs), "utf-8")
+        for document in report.DOCUMENTS if chosen.write else ():
+            document.write_text(report.replaced(document, runs), "utf-8")
     else:
         _measure(chosen, names, console)
 

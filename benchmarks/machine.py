@@ -56,6 +56,8 @@ def commit() -> str:
         done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False)
         return done.stdout.strip()
 
+    if shutil.which("git") is None:
+        return ""
     return git("rev-parse", "--short=10", "HEAD") + "+" * bool(git("status", "--porcelain", "--", "deepfs"))
 
 

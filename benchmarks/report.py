@@ -1,4 +1,4 @@
-"""Tables of a run, of a comparison, and of the ranges over stored runs, which are also the figures of the README."""
+"""Tables of a run, of a comparison, and of the ranges over stored runs, which documents show too."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -12,8 +12,8 @@ from rich.table import Table
 from benchmarks.compare import Comparison
 from benchmarks.record import Bar, Record
 
-README: Final = Path(__file__).parents[1] / "README.md"
-_BEGIN: Final = "<!-- The figures from here on are written by `nox -s bench -- --readme`. -->\n"
+_ROOT: Final = Path(__file__).parents[1]
+_BEGIN: Final = "<!-- The figures from here on are written by `nox -s bench -- --write`. -->\n"
 _END: Final = "<!-- The end of these figures. -->\n"
 
 
@@ -258,13 +258,29 @@ _ROWS: Final = (
     Row("building the agent", "{}× as fast", [measured("agents", "built")]),
 )
 
+_HEADLINES: Final = (
+    "2,816 concurrent reads",
+    "grep `import` (14,504 lines), ripgrep installed",
+    "four greps and four globs at once, ripgrep installed",
+    "in a SQLite store: writes, edits, reads, deletes, greps",
+    "1,000 reads and writes in graph state",
+)
+
+
+def _shown(runs: Sequence[Record], rows: Iterable[Row]) -> str:
+    peers = sorted({record.versions["deepagents"] for record in runs})
+    head = f"| | against deepagents {', '.join(peers)} | against a limit |\n| --- | --- | --- |\n"
+    return head + "".join(row.render(runs) for row in rows)
+
+
+def headlines(runs: Sequence[Record]) -> str:
+    """A table of the few figures that say most, in Markdown."""
+    return f"\n{_shown(runs, (row for row in _ROWS if row.work in _HEADLINES))}\n"
+
 
 def figures(runs: Sequence[Record]) -> str:
     """The machines, the table, the bars that a run missed, and the newest plot of each name, in Markdown."""
     measured = "".join(f"- {machine}\n" for machine in machines(runs))
-    peers = sorted({record.versions["deepagents"] for record in runs})
-    head = f"| | against deepagents {', '.join(peers)} | against a limit |\n| --- | --- | --- |\n"
-    table = "".join(row.render(runs) for row in _ROWS)
     bars = bar_ranges(runs)
     missed = [
         f"- {claim.replace('*', chr(92) + '*')}; measured {_measured(each)}"
@@ -275,16 +291,22 @@ def figures(runs: Sequence[Record]) -> str:
     if missed:
         told = "\n".join([f"{told} At least one run missed these:", "", *missed])
     plots = {
-        plot.name: f"![{plot.title}](benchmarks/results/{record.directory}/{plot.name}.png)\n"
+        plot.name: f"![{plot.title}](../benchmarks/results/{record.directory}/{plot.name}.png)\n"
         for record in sorted(runs, key=lambda record: record.started_at)
         for plot in record.plots
     }
     drawn = "".join(plots[name] for name in sorted(plots))
-    return f"\nMeasured on:\n\n{measured}\n{head}{table}\n{told}\n\n{drawn}\n"
+    return f"\nMeasured on:\n\n{measured}\n{_shown(runs, _ROWS)}\n{told}\n\n{drawn}\n"
 
 
-def replaced(text: str, runs: Sequence[Record]) -> str:
-    """The text of the README with the figures of these runs."""
-    before, _, rest = text.partition(_BEGIN)
+DOCUMENTS: Final[dict[Path, Callable[[Sequence[Record]], str]]] = {
+    _ROOT / "README.md": headlines,
+    _ROOT / "docs/performance.md": figures,
+}
+
+
+def replaced(document: Path, runs: Sequence[Record]) -> str:
+    """The text of one of `DOCUMENTS` with the figures of these runs."""
+    before, _, rest = document.read_text("utf-8").partition(_BEGIN)
     _, _, after = rest.partition(_END)
-    return f"{before}{_BEGIN}{figures(runs)}{_END}{after}"
+    return f"{before}{_BEGIN}{DOCUMENTS[document](runs)}{_END}{after}"

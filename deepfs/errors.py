@@ -143,6 +143,10 @@ class DeepFSError(Exception):
     """The other paths and the errors that replace `{name}` in the reason."""
     _given: tuple[str, ...] | None = None
     """A text that was made elsewhere, in two parts if the path is between them."""
+    _driver_error: Exception | None = None
+    """What the driver of a storage raised, without its frames: the cause of the error and of its copies."""
+    _unlogged: str = ""
+    """The name of the logger that has yet to tell what the driver raised."""
 
     def __init__(self, path: str | None = "", reason: str | None = None, other: str | None = None) -> None:
         if reason is None and not self._says_enough:
@@ -167,6 +171,25 @@ class DeepFSError(Exception):
     def _set(self, path: str | None, reason: str = "", **named: "str | DeepFSError | None") -> None:
         self.path, self._reason = path, reason
         self._named = {name: fact for name, fact in named.items() if fact is not None}
+        for fact in self._named.values():
+            if isinstance(fact, DeepFSError) and fact._driver_error is not None:
+                self._set_cause(fact._driver_error, fact._take_log())
+                break
+
+    def _set_cause(self, driver_error: Exception, log: str = "") -> None:
+        """Set what the driver of a storage raised as the cause, which copies keep, but pickles do not.
+
+        Args:
+            driver_error: The error. It lives as long as this one, so it should hold nothing.
+            log: The name of the logger that tells it, when the error leaves the storage; empty if none has to.
+        """
+        self.__cause__ = self._driver_error = driver_error
+        self._unlogged = log
+
+    def _take_log(self) -> str:
+        """The name of the logger that has to tell the cause now; empty for a copy, and from the second call on."""
+        log, self._unlogged = self._unlogged, ""
+        return log
 
     @property
     def other(self) -> str | None:
@@ -201,13 +224,15 @@ class DeepFSError(Exception):
         return (str(self),)
 
     def with_paths(self, name: Callable[[str], str]) -> Self:
-        """The same failure with other paths; a copy without traceback.
+        """The same failure with other paths; a copy without traceback, whose cause is at most that of a driver.
 
         Args:
             name: Returns the path to show for a path.
         """
         error = type(self).__new__(type(self))
         error.__dict__.update(self.__dict__)
+        if self._driver_error is not None:
+            error._set_cause(self._driver_error)
         error.path = None if self.path is None else name(self.path)
         error._named = {
             key: name(fact) if isinstance(fact, str) else fact.with_paths(name) for key, fact in self._named.items()
@@ -230,7 +255,8 @@ class DeepFSError(Exception):
         return f"{type(self).__name__}({str(self)!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return copyreg.__newobj__, (type(self),), self.__dict__  # type: ignore[attr-defined]
+        facts = {name: fact for name, fact in self.__dict__.items() if name not in ("_driver_error", "_unlogged")}
+        return copyreg.__newobj__, (type(self),), facts  # type: ignore[attr-defined]
 
 
 class NotFoundError(DeepFSError):

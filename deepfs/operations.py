@@ -37,7 +37,9 @@ from deepfs.types import (
     Result,
     WriteResult,
     error_from,
+    failed_item,
     failure,
+    item_at,
     rename_paths,
     replace_fields,
 )
@@ -449,10 +451,10 @@ class Batch(Operation, frozen=True):
         return replace(self, **{self.__struct_fields__[0]: list(items)})
 
     def failed_result(self, error: DeepFSError) -> Any:
-        return [self.item(path, error=error.code.value) for path in self.paths]
+        return [failed_item(self.item, path, error) for path in self.paths]
 
     def outward(self, answer: Any, rename: Rename) -> Any:
-        return [replace(outcome, path=rename(outcome.path)) for outcome in answer]
+        return [item_at(outcome, rename(outcome.path), rename) for outcome in answer]
 
     async def where(
         self, check: Callable[[Self], Awaitable[object]], call: Callable[[Self], Awaitable[list[Any]]]
@@ -558,10 +560,10 @@ class UploadStream(Operation, frozen=True):
             raise TypeError(f"chunks must be an async iterable of bytes, not {self.chunks!r:.100}")
 
     def failed_result(self, error: DeepFSError) -> FileUploadResponse:
-        return FileUploadResponse(self.path, error.code.value)
+        return failed_item(FileUploadResponse, self.path, error)
 
     def outward(self, answer: FileUploadResponse, rename: Rename) -> FileUploadResponse:
-        return replace(answer, path=rename(answer.path))
+        return item_at(answer, rename(answer.path), rename)
 
 
 class Streamed(Operation, frozen=True):

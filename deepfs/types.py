@@ -427,7 +427,7 @@ class Capabilities(Struct, frozen=True):
     use the storage."""
 
 
-class FileUploadResponse(_Encodable, Struct):
+class FileUploadResponse(_Encodable, Struct, dict=True):
     """The outcome of one upload; `error` is the bare error code."""
 
     path: str
@@ -442,11 +442,11 @@ class FileUploadResponse(_Encodable, Struct):
             DeepFSError: The file was not stored.
         """
         if self.error is not None:
-            raise _item_error(self.error, self.path, "it cannot be uploaded")
+            raise item_error(self, "it cannot be uploaded")
         return self.path
 
 
-class FileDownloadResponse(_Encodable, Struct):
+class FileDownloadResponse(_Encodable, Struct, dict=True):
     """The outcome of one download; `error` is the bare error code."""
 
     path: str
@@ -462,13 +462,31 @@ class FileDownloadResponse(_Encodable, Struct):
             DeepFSError: The file was not fetched.
         """
         if self.error is not None or self.content is None:
-            raise _item_error(self.error, self.path, "it cannot be downloaded")
+            raise item_error(self, "it cannot be downloaded")
         return self.content
 
 
-def _item_error(code: str | None, path: str, reason: str) -> DeepFSError:
-    """The error of one item of a batch, of which only the code is known."""
-    return error_about(code or ErrorCode.BACKEND_ERROR, path, reason)
+_ItemT = TypeVar("_ItemT", bound=FileUploadResponse | FileDownloadResponse)
+
+
+def failed_item(item: type[_ItemT], path: str, error: DeepFSError) -> _ItemT:
+    """The outcome of one item of a batch, which failed with `error`."""
+    made = item(path, error=error.code.value)
+    vars(made)[_BEHIND] = error.with_paths(str)
+    return made
+
+
+def item_at(item: _ItemT, path: str, name: Callable[[str], str] = str) -> _ItemT:
+    """A copy of `item`, the outcome of one item of a batch, with another path; `name` renames those in its error."""
+    error = error_behind(item)
+    return replace(item, path=path) if error is None else failed_item(type(item), path, error.with_paths(name))
+
+
+def item_error(item: FileUploadResponse | FileDownloadResponse, reason: str) -> DeepFSError:
+    """The error of one item of a batch that failed; one about its path with `reason` if only the code is known."""
+    error = error_behind(item)
+    # A copy, as of the error of a result.
+    return error.with_paths(str) if error else error_about(item.error or ErrorCode.BACKEND_ERROR, item.path, reason)
 
 
 ResultT = TypeVar("ResultT", bound=Result)
@@ -486,10 +504,13 @@ def convert_failure(result: type[ResultT], failed: Result) -> ResultT:
     return made if error is None else attach_error(made, error)
 
 
-def error_behind(result: Result) -> DeepFSError | None:
-    """The exception that a failed result carries; None if it has only a text, as from a foreign backend."""
-    error = vars(result).get(_BEHIND)
-    return error if isinstance(error, DeepFSError) and str(error) == result.error else None
+def error_behind(result: Result | FileUploadResponse | FileDownloadResponse) -> DeepFSError | None:
+    """The exception that a failed result carries; None if it has only a text or code, as from a foreign backend."""
+    error = None if result.error is None else vars(result).get(_BEHIND)
+    if not isinstance(error, DeepFSError):
+        return None
+    shown = str(error) if isinstance(result, Result) else error.code
+    return error if shown == result.error else None
 
 
 def error_from(result: Result) -> DeepFSError:

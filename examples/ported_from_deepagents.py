@@ -5,7 +5,7 @@
 
 An agent reports expenses: it reads receipts in the state of the thread, converts amounts by a tool, has a subagent
 check the sum, and keeps what it learned about the person in a store, where the next thread finds it. The comments that
-begin with "Ported" say what else may have to change; docs/migration.md has the whole list.
+begin with "Ported" say what else may have to change; docs/differences.md has the whole list.
 """
 
 from typing import Any

@@ -11,11 +11,13 @@
     GET    /search?q=…&glob=…  the lines with a literal text
     GET    /raw/{path}         the bytes of a file, as a stream
     PUT    /raw/{path}         store the bytes of the request, as a stream
+    GET    /usage              the bytes and files that count for the quota
     POST   /agent              {"message": …}; the answer as server-sent events
 
-Each tenant has a namespace of PostgresBackend, and the token alone decides which: no path leads out of it. All share
-one pool of connections, which opens and closes with the server. The quota of a tenant is counted by this process; with
-several server processes, leave a margin.
+One backend serves all tenants, over one pool of connections. Each has a namespace, and the token alone decides which:
+no path leads out of it. The agent's tools get it from the context of the run, and requests take a view of the backend,
+so both have the same files, count for the same quota and are in the same log. The quota of a tenant is counted by this
+process; with several server processes, leave a margin.
 """
 
 import hmac
@@ -24,6 +26,7 @@ import os
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final
 
@@ -32,6 +35,7 @@ import uvicorn
 from common import chosen_model, option_parser
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessageChunk, ToolMessage
+from langgraph.runtime import Runtime
 from msgspec import DecodeError, Struct, json
 from starlette.applications import Starlette
 from starlette.authentication import AuthCredentials, AuthenticationBackend, AuthenticationError, SimpleUser
@@ -45,7 +49,7 @@ from starlette.routing import Route
 from deepfs import PostgresBackend, create_deep_agent
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import DeepFSError, ErrorCode
-from deepfs.policy import QuotaBackend
+from deepfs.policy import AuditedBackend, AuditRecord, QuotaBackend
 from deepfs.testing import Answer, Call, Turn
 
 MAX_TEXT: Final = 1_000_000
@@ -104,25 +108,41 @@ def unauthorized(conn: HTTPConnection, error: AuthenticationError) -> Response:
     return JSONResponse({"error": str(error)}, 401, {"WWW-Authenticate": "Bearer"})
 
 
-class Tenants:
-    """The files of each tenant, over one pool. A tenant has one object, since that counts what its quota allows."""
+@dataclass(frozen=True)
+class Caller:
+    """The context of a run of the agent."""
+
+    tenant: str
+
+
+def place_of(runtime: Runtime[Caller]) -> tuple[str, str]:
+    """The namespace of the files for a run of the agent."""
+    return "tenants", runtime.context.tenant
+
+
+class Files:
+    """The files of all tenants, and their quota."""
 
     def __init__(self, pool: "asyncpg.Pool", max_bytes: int) -> None:
-        self._pool = pool
-        self._max_bytes = max_bytes
-        self._files: dict[str, BackendProtocol] = {}
+        self.quota = QuotaBackend(PostgresBackend(pool, namespace=place_of), max_bytes=max_bytes, max_files=MAX_FILES)
+        self.audited = AuditedBackend(self.quota, log_change)
 
-    def files(self, tenant: str) -> BackendProtocol:
-        if tenant not in self._files:
-            backend = PostgresBackend(self._pool, namespace=("tenants", tenant))
-            self._files[tenant] = QuotaBackend(backend, max_bytes=self._max_bytes, max_files=MAX_FILES)
-        return self._files[tenant]
+
+def log_change(record: AuditRecord) -> None:
+    if record.operation in ("write", "edit", "delete", "move", "copy", "upload_stream"):
+        logger.info("%s %s %s", record.tenant, record.operation, record.code or "done")
 
 
 def files_of(request: Request) -> BackendProtocol:
     """The files of the tenant whose token the request has."""
-    tenants: Tenants = request.state.tenants
-    return tenants.files(request.user.username)
+    files: Files = request.state.files
+    return files.audited.at(("tenants", request.user.username))
+
+
+async def usage(request: Request) -> Response:
+    files: Files = request.state.files
+    used = await files.quota.at(("tenants", request.user.username)).ausage()
+    return JSONResponse({"bytes": used.bytes, "files": used.files})
 
 
 def path_of(request: Request) -> str:
@@ -237,18 +257,20 @@ async def ask(request: Request) -> Response:
         question = json.decode(body, type=Question)
     except (DecodeError, UnicodeDecodeError) as error:
         raise HTTPException(400, str(error)) from error
-    agent = create_deep_agent(request.state.new_model(), backend=files_of(request))
-    return StreamingResponse(events(agent, question.message), headers=SSE)
+    files: Files = request.state.files
+    agent = create_deep_agent(request.state.new_model(), backend=files.audited, context_schema=Caller)
+    return StreamingResponse(events(agent, question.message, Caller(request.user.username)), headers=SSE)
 
 
 SSE: Final = {"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
 
 
-async def events(agent: Any, message: str) -> AsyncIterator[str]:
+async def events(agent: Any, message: str, caller: Caller) -> AsyncIterator[str]:
     """The run as server-sent events: `text` in pieces, `tool` for each result, then `end` or `error`."""
     options = {"recursion_limit": MAX_STEPS}
     try:
-        async for piece, _ in agent.astream({"messages": [("user", message)]}, options, stream_mode="messages"):
+        given = {"messages": [("user", message)]}
+        async for piece, _ in agent.astream(given, options, context=caller, stream_mode="messages"):
             if isinstance(piece, AIMessageChunk) and piece.text:
                 yield event("text", str(piece.text))
             elif isinstance(piece, ToolMessage):
@@ -284,7 +306,7 @@ def server(dsn: str, key: str, new_model: Callable[[], str | BaseChatModel], max
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[Mapping[str, Any]]:
         async with asyncpg.create_pool(dsn, max_size=POOL_SIZE) as pool:
-            yield {"tenants": Tenants(pool, max_bytes), "new_model": new_model}
+            yield {"files": Files(pool, max_bytes), "new_model": new_model}
 
     routes = [
         Route("/files/{path:path}", read, methods=["GET"]),
@@ -293,6 +315,7 @@ def server(dsn: str, key: str, new_model: Callable[[], str | BaseChatModel], max
         Route("/raw/{path:path}", download, methods=["GET"]),
         Route("/raw/{path:path}", upload, methods=["PUT"]),
         Route("/search", search, methods=["GET"]),
+        Route("/usage", usage, methods=["GET"]),
         Route("/agent", ask, methods=["POST"]),
     ]
     checked = Middleware(AuthenticationMiddleware, backend=BearerTokens(key), on_error=unauthorized)

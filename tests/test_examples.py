@@ -192,6 +192,7 @@ def test_a_tenant_never_sees_the_files_of_another(clients: Clients, server_dsn: 
         assert client.put(f"/raw/own/{tenant}.md", content=f"secret of {tenant}").status_code == 204
         seen = [client.get(f"/{kind}/same.md").text for kind in ("files", "raw")]
         seen += [client.get("/files/own/").text, client.get("/search?q=secret").text]
+        assert client.get("/usage").json() == {"bytes": 2 * len(f"secret of {tenant}"), "files": 2}
         answered = events(client.post("/agent", json={"message": "What is there?"}))
         assert [kind for kind, _ in answered if kind != "text"] == ["tool", "end"]
         assert len(answered) > 5  # The text comes in pieces.

@@ -1,30 +1,34 @@
-"""Hooks of MkDocs: adds the pages and plots that lie outside of docs/ to the site, and makes links lead to them.
+"""Hooks of MkDocs: adds the pages and plots outside of docs/ to the site, makes links lead to them, writes llms.txt.
 
-The README is the home page. Its figures are shown on the page about performance instead, where a line that says
-`<!-- The figures of the README. -->` and the paragraph after it stand for them.
+The README is the home page.
 """
 
 import posixpath
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.nav import Navigation, Section
 from mkdocs.structure.pages import Page
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-PAGES: Final = {"README.md": "index.md", "SECURITY.md": "security.md", "CHANGELOG.md": "changelog.md"}
+PAGES: Final = {
+    "README.md": "index.md",
+    "SECURITY.md": "security.md",
+    "CHANGELOG.md": "changelog.md",
+    "examples/README.md": "examples.md",
+}
 """The pages outside of docs/, and their names on the site."""
 PLOTS: Final = "benchmarks/results"
 
 _URLS: Final[dict[str, str]] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]
 
 _link: Final = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?\)")
-_figures: Final = re.compile(r"(?<=^## Speed\n).*?(?=^## )", re.MULTILINE | re.DOTALL)
-_place: Final = re.compile(r"<!-- The figures of the README. -->\n\n.*?\n\n", re.DOTALL)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -44,27 +48,35 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     return files
 
 
+def on_nav(nav: Navigation, *, config: MkDocsConfig, files: Files) -> Navigation:
+    """Add llms.txt (llmstxt.org): the pages in the order of the navigation, each with its first sentence."""
+    lines = [f"# {config.site_name}", "", f"> {config.site_description}"]
+    for section in nav.items:
+        lines += ["", f"## {section.title}", ""]
+        lines += [f"- [{page.title}]({page.canonical_url}): {_first_sentence(page)}" for page in _pages_of(section)]
+    files.append(File.generated(config, "llms.txt", content="\n".join(lines) + "\n"))
+    return nav
+
+
+def _pages_of(item: Section | Page | Any) -> Iterator[Page]:
+    if isinstance(item, Page):
+        yield item
+    for child in item.children or ():
+        yield from _pages_of(child)
+
+
+def _first_sentence(page: Page) -> str:
+    text = re.sub(r"^```.*?^```$", "", Path(page.file.abs_src_path or "").read_text("utf-8"), flags=re.M | re.S)
+    paragraph = next(part for part in text.split("\n\n")[1:] if re.match(r"\n*[\w`]", part))
+    sentence = re.split(r"(?<=\.)\s", " ".join(paragraph.split()))[0]
+    return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", sentence)
+
+
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Put the figures of the README on the page about performance, and lead links to pages of the site."""
+    """Lead links to pages of the site."""
     name = page.file.src_uri
     source = next((each for each, known in PAGES.items() if known == name), f"docs/{name}")
-    linked = _linked(markdown, source, name, files)
-    if name == "index.md":
-        before, _, after = _split(_figures, linked)
-        return f"{before}\n[Concurrency and performance](performance.md) has the figures.\n\n{after}"
-    if name == "performance.md":
-        _, figures, _ = _split(_figures, (ROOT / "README.md").read_text("utf-8"))
-        before, _, after = _split(_place, linked)
-        return f"{before}{_linked(figures, 'README.md', name, files).strip()}\n\n{after}"
-    return linked
-
-
-def _split(pattern: re.Pattern[str], text: str) -> tuple[str, str, str]:
-    """The text before the first match, the match, and the text after it."""
-    found = pattern.search(text)
-    if found is None:
-        raise PluginError(f"nothing matches {pattern.pattern!r}")
-    return text[: found.start()], found[0], text[found.end() :]
+    return _linked(markdown, source, name, files)
 
 
 def _linked(text: str, source: str, name: str, files: Files) -> str:

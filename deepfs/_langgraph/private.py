@@ -5,11 +5,23 @@ It is imported when it is first needed: importing LangGraph takes over a second.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from dataclasses import fields
 from functools import partial
 from importlib.metadata import version
+from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -24,6 +36,7 @@ from langgraph.store.base import BaseStore, Op, PutOp, Result
 from langgraph.store.memory import InMemoryStore
 
 from deepfs._deprecated import warn_deprecated
+from deepfs._drivers import condition_of, failure_by
 from deepfs.errors import BackendError, DeepFSError
 from deepfs.threads import pool
 from deepfs.threads.loop_bridge import running_asyncio_loop
@@ -152,12 +165,69 @@ messages_reducer: Final = _messages_delta_reducer
 # --- stores and the runtime ------------------------------------------------------------------------------------------
 
 
+class Caller(NamedTuple):
+    """For whom an operation runs, where that is another one than the caller of the running node."""
+
+    runtime: Runtime[Any] | None = None
+    """The runtime that factories get; None is that of the running node."""
+    places: Mapping[Any, Any] = MappingProxyType({})
+    """What is settled already, by the `Choice` that a factory would make."""
+
+
+_CALLER_OF_THE_NODE: Final = Caller()
+acting_caller: Final[ContextVar[Caller]] = ContextVar("acting_caller", default=_CALLER_OF_THE_NODE)
+
+
+@contextmanager
+def acting_for(caller: Caller) -> Iterator[None]:
+    """A context in which operations run for `caller`."""
+    token = acting_caller.set(caller)
+    try:
+        yield
+    finally:
+        acting_caller.reset(token)
+
+
+async def iterate_for(caller: Caller, items: AsyncIterable[T]) -> AsyncGenerator[T, None]:
+    """The same items, made for `caller` whoever asks for them."""
+    source = aiter(items)
+    try:
+        while True:
+            with acting_for(caller):
+                try:
+                    item = await anext(source)
+                except StopAsyncIteration:
+                    return
+            yield item
+    finally:
+        if isinstance(source, AsyncGenerator):
+            with acting_for(caller):
+                await source.aclose()
+
+
+def check_runtime(given: object) -> Runtime[Any]:
+    """Return `given` if it is a runtime. Raises TypeError if not."""
+    if not isinstance(given, Runtime):
+        raise TypeError(f"a tenant is given as a name, a tuple of names or a Runtime, not as {given!r:.100}")
+    return given
+
+
 def current_runtime() -> Runtime[Any] | None:
-    """The runtime of the running node; None outside a graph."""
+    """The runtime of the caller for whom operations run here, or of the running node; None outside a graph."""
+    acting = acting_caller.get().runtime
+    if acting is not None:
+        return acting
     try:
         return get_runtime()
     except (RuntimeError, KeyError):
         return None
+
+
+def current_thread() -> str | None:
+    """The thread of the caller for whom operations run here; None outside a graph, and if it is not known."""
+    info = getattr(current_runtime(), "execution_info", None)
+    thread = info.thread_id if info else current_config().get("configurable", {}).get("thread_id")
+    return None if thread is None else str(thread)
 
 
 def current_state() -> dict[str, Any]:
@@ -227,7 +297,10 @@ def current_store() -> BaseStore:
 
 def legacy_namespace() -> tuple[str, ...]:
     """The namespace of the running assistant, which backends without a namespace use."""
-    assistant = current_config().get("metadata", {}).get("assistant_id")
+    if (acting := acting_caller.get().runtime) is not None:
+        assistant = acting.server_info and acting.server_info.assistant_id
+    else:
+        assistant = current_config().get("metadata", {}).get("assistant_id")
     return (assistant, "filesystem") if assistant else ("filesystem",)
 
 
@@ -337,7 +410,8 @@ async def _ask(store: BaseStore, call: Callable[[], Coroutine[Any, Any, T]], *, 
     except DeepFSError:
         raise
     except Exception as error:
-        raise BackendError(None, f"The store failed ({type(error).__name__})") from error
+        failure = failure_by(error, condition_of(error), "store", "The store")
+        raise failure from failure.__cause__
     raise BackendError(None, "The event loop that the store is bound to no longer runs: open the store anew.")
 
 

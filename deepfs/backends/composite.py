@@ -42,6 +42,7 @@ from deepfs.types import (
     GlobResult,
     LsResult,
     WriteResult,
+    item_at,
     replace_fields,
 )
 
@@ -164,7 +165,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         if isinstance(operation, ops.DownloadStream):
             return self._download_stream(mount, inward)
         answer: Any = inward.outward(await mount.ask(mount.backend.arun, inward), mount.outer)
-        return replace(answer, path=operation.path) if isinstance(operation, ops.UploadStream) else answer
+        return item_at(answer, operation.path) if isinstance(operation, ops.UploadStream) else answer
 
     async def _resolve(self, given: list[str]) -> list[str | None]:
         found: list[str | None] = [None] * len(given)
@@ -211,7 +212,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         try:
             listing = await mount.ask(mount.backend.alist_tree, inner, deleting=deleting)
         except DeepFSError as error:
-            raise mount.outer_error(error, inner) from error
+            raise mount.outer_error(error, inner) from error.__cause__
         entries = [replace(entry, path=mount.outer(entry.path)) for entry in listing.entries]
         return replace(listing, entries=[entry for entry in entries if self._table.owns(mount, entry.path)])
 
@@ -298,7 +299,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
                 async for chunk in chunks:
                     yield chunk
         except DeepFSError as error:
-            raise mount.outer_error(error, *operation.paths) from error
+            raise mount.outer_error(error, *operation.paths) from error.__cause__
 
     async def _watch(self, path: str) -> AsyncGenerator[ChangeEvent, None]:
         """Watch all mounts at and under `path`. Raises NotSupportedError unless each of them declares `watches`."""
@@ -320,7 +321,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
                     if self._table.owns(mount, event.path):
                         yield event
         except DeepFSError as error:
-            raise mount.outer_error(error, inner) from error
+            raise mount.outer_error(error, inner) from error.__cause__
 
     async def aclose(self) -> None:
         await close_each([self.default, *self.routes.values()])
@@ -347,11 +348,12 @@ class CompositeBackend(BackendProtocol, SyncCommands):
             except Exception:
                 logger.exception("the backend mounted at %s/ failed", mount.prefix)
                 answer = batch.failed_result(BackendError(None, "the backend failed"))
-            outcomes.update((index, outcome) for (index, _), outcome in zip(parts[mount], answer, strict=True))
+            for (index, _), outcome in zip(parts[mount], answer, strict=True):
+                outcomes[index] = item_at(outcome, given[index], mount.outer)
 
-        await gather([partial(ask, mount) for mount in parts])
         given = operation.paths
-        return [replace(outcomes[index], path=path) for index, path in enumerate(given)]
+        await gather([partial(ask, mount) for mount in parts])
+        return [outcomes[index] for index in range(len(given))]
 
 
 def mount_of(composite: CompositeBackend, path: str) -> tuple[BackendProtocol, str]:

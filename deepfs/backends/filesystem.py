@@ -2,13 +2,14 @@
 
 import os
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, BinaryIO, Final, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeAlias, TypeVar
 
 import anyio
 from msgspec.structs import replace as replace_fields
 
+from deepfs.backends.namespace import MOST_PLACES, Choice, path_of_names
 from deepfs.backends.protocol import ASYNC_GREP_TIMEOUT as ASYNC_GREP_TIMEOUT
 from deepfs.backends.protocol import DEFAULT_GREP_TIMEOUT as DEFAULT_GREP_TIMEOUT
 from deepfs.backends.protocol import FILE_NOT_FOUND as FILE_NOT_FOUND
@@ -78,11 +79,16 @@ from deepfs.types import (
     ReadRawResult,
     ReadResult,
     WriteResult,
+    failed_item,
 )
 
 __all__ = ["MAX_VIDEO_INPUT_BYTES", "ON_DISK", "FilesystemBackend"]
 
+if TYPE_CHECKING:
+    from langgraph.runtime import Runtime
+
 T = TypeVar("T")
+DirectoryFactory: TypeAlias = Callable[["Runtime[Any]"], tuple[str | os.PathLike[str], *tuple[str, ...]]]
 
 _WAIT_S = 30.0
 """Seconds that a change waits for other processes."""
@@ -104,6 +110,20 @@ ON_DISK: Final = Capabilities(
 )
 
 
+def _check_directory_of_names(given: Any) -> tuple[str, str]:
+    """The directory and the path below it of the answer of a factory, whose texts name neither."""
+    if not isinstance(given, tuple) or len(given) < 2 or not isinstance(given[0], str | os.PathLike):
+        raise TypeError("root_dir must be a tuple of a directory and one name or more, such as ('/srv/files', user)")
+    directory = check_directory("root_dir", given[0])
+    if not os.path.isabs(directory):
+        raise ValueError("root_dir must begin with an absolute directory")
+    return directory.rstrip("/"), path_of_names("root_dir", given[1:])
+
+
+def _label_directory(found: tuple[str, str]) -> str:
+    return found[1][1:]
+
+
 def _host_directory(root: str, is_virtual: bool) -> str | None:
     """The directory that file operations call `/`; None for a relative root, to resolve which may block."""
     if not is_virtual:
@@ -122,7 +142,10 @@ class FilesystemBackend(BackendProtocol):
 
     Args:
         root_dir: The directory; None is the working directory of the process. It is created by the first write; a
-            listing or search before that finds nothing, and logs a warning once, since the path may be mistyped.
+            listing or search before that finds nothing, and logs a warning once, since the path may be mistyped. Or a
+            factory that gets the `Runtime` of the running node (None outside a graph), and returns a tuple of a
+            directory and one name or more: `("/srv/files", user)`. Each name is one segment whatever it holds. The
+            directory is not checked: never make it of what a user said.
         virtual_mode: Whether to confine all operations to `root_dir`.
         max_file_size_mb: The largest file, in units of 1,048,576 bytes, that is read whole or searched.
         durable: Whether a change returns only when the disk has stored it.
@@ -136,7 +159,7 @@ class FilesystemBackend(BackendProtocol):
 
     Raises:
         TypeError: For an argument of another type.
-        ValueError: For a number or an `ignore` that cannot be used.
+        ValueError: For a number or an `ignore` that cannot be used, and a factory without `virtual_mode`.
         NotSupportedError: On Windows, where other backends have to be used.
     """
 
@@ -147,7 +170,7 @@ class FilesystemBackend(BackendProtocol):
 
     def __init__(
         self,
-        root_dir: str | os.PathLike[str] | None = None,
+        root_dir: str | os.PathLike[str] | DirectoryFactory | None = None,
         virtual_mode: bool = True,
         max_file_size_mb: int = 10,
         *,
@@ -159,21 +182,43 @@ class FilesystemBackend(BackendProtocol):
         check_number("search_timeout", search_timeout, positive=False)
         for name, given in (("virtual_mode", virtual_mode), ("durable", durable), ("ripgrep", ripgrep)):
             check_bool(name, given)
+        self._virtual = virtual_mode
+        self._max_bytes = bytes_from_mb(max_file_size_mb)
+        self.host_directory: str | None = None
+        """The directory that file operations call `/`; None for a relative `root_dir`, and for a factory."""
+        self._given_root: Any = root_dir  # For the repr.
+        if callable(root_dir):
+            if not virtual_mode:
+                raise ValueError("root_dir by a factory needs virtual_mode: without it nobody is kept apart")
+            self._choice = Choice("root_dir", root_dir, _check_directory_of_names, _label_directory)
+            options: Any = {"durable": durable, "search_timeout": search_timeout, "ignore": ignore, "ripgrep": ripgrep}
+
+            @lru_cache(MOST_PLACES)
+            def open_directory(directory: str) -> FilesystemBackend:
+                backend = FilesystemBackend(directory, max_file_size_mb=max_file_size_mb, **options)
+                backend._disk.expect_no_root()
+                return backend
+
+            self._open_directory = open_directory
+            return
         self._given_root = check_directory("root_dir", root_dir) if root_dir is not None else "."
         self._storage = "disk", self._given_root
         self._changed = ("durable", *self._storage) if durable else self._storage  # Flushes hold up no reads.
         # The disk's own locks exclude other processes; these let tasks of this process wait without a thread.
         self._locks = path_locks(self._storage)
-        self._virtual = virtual_mode
-        self.host_directory: str | None = _host_directory(self._given_root, virtual_mode)
-        """The directory that file operations call `/`; None for a relative `root_dir`."""
+        self.host_directory = _host_directory(self._given_root, virtual_mode)
         self._disk = Disk(self._given_root, confined=virtual_mode, durable=durable)
-        self._max_bytes = bytes_from_mb(max_file_size_mb)
         self._limits = ReadLimits(binary=self._max_bytes)
         self._search = LocalSearch(self._disk, max_bytes=self._max_bytes, ignore=ignore, ripgrep=ripgrep)
         self._searches: Batcher[tuple[str, AccessCheck | None], SearchRequest, Any] = Batcher(
             self._storage, timeout=search_timeout
         )
+
+    def _here(self) -> "FilesystemBackend":
+        """The files of the caller: this backend, or one below the directory that the factory names."""
+        if self._choice is None:
+            return self
+        return self._open_directory("".join(self._choice()))
 
     # --- paths and threads ---
 
@@ -203,7 +248,7 @@ class FilesystemBackend(BackendProtocol):
     @property
     def cwd(self) -> Path:
         """The directory, absolute; with `virtual_mode=False` the one in which relative paths start."""
-        return Path(os.path.abspath(self._given_root))
+        return Path(os.path.abspath(self._here()._given_root))
 
     @property
     def virtual_mode(self) -> bool:
@@ -237,10 +282,13 @@ class FilesystemBackend(BackendProtocol):
         Raises:
             DeepFSError: The machine lacks a resource, such as file descriptors. No access check may pass then.
         """
-        [real] = self._resolve(_NO_DEADLINE, self._disk, [path])
+        here = self._here()
+        [real] = here._resolve(_NO_DEADLINE, here._disk, [path])
         return real
 
     async def run(self, operation: Operation) -> Any:
+        if (here := self._here()) is not self:
+            return await here.run(operation)
         match operation:
             case Read(path, offset, limit):
                 return await self._look_at_file(self._read, path, offset, limit)
@@ -352,7 +400,7 @@ class FilesystemBackend(BackendProtocol):
         try:
             data, _status = disk.read_file(self._path(path), MAX_HELD_BYTES)
         except DeepFSError as error:
-            return FileDownloadResponse(path, error=error.code.value)
+            return failed_item(FileDownloadResponse, path, error)
         return FileDownloadResponse(path, data)
 
     async def _download_stream(self, path: str, chunk_size: int) -> AsyncGenerator[bytes, None]:
@@ -407,7 +455,7 @@ class FilesystemBackend(BackendProtocol):
             try:
                 disk.change_entry(replace_fields(change, path=self._path(change.path)))
             except DeepFSError as error:
-                outcomes.append(FileUploadResponse(change.path, error.code.value))
+                outcomes.append(failed_item(FileUploadResponse, change.path, error))
             else:
                 outcomes.append(FileUploadResponse(change.path))
         return outcomes
@@ -445,7 +493,7 @@ class FilesystemBackend(BackendProtocol):
             try:
                 disk.write_file(self._path(path), content, overwrite=True, deadline=deadline)
             except DeepFSError as error:
-                outcomes.append(FileUploadResponse(path, error.code.value))
+                outcomes.append(failed_item(FileUploadResponse, path, error))
             else:
                 outcomes.append(FileUploadResponse(path))
             deadline.restart()

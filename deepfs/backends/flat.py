@@ -33,6 +33,7 @@ from deepfs.types import (
     FileDataV2,
     FileFormat,
     FileUploadResponse,
+    failed_item,
 )
 
 __all__ = [
@@ -164,7 +165,7 @@ class StorageBackend(BackendProtocol):
         except DeepFSError as error:
             outcomes = [error if isinstance(target, str) else target for target in targets]
         return [
-            FileUploadResponse(given, outcome.code.value if outcome else None)
+            failed_item(FileUploadResponse, given, outcome) if outcome else FileUploadResponse(given)
             for (given, _), outcome in zip(files, outcomes, strict=True)
         ]
 

@@ -15,7 +15,7 @@ from deepfs.errors import InvalidPathError
 from deepfs.process import Command, Running
 from deepfs.search.gitignore import IgnoreOption
 from deepfs.text import paths
-from deepfs.text.arguments import check_bool, check_env, check_integer, check_number, seconds_of
+from deepfs.text.arguments import check_bool, check_directory, check_env, check_integer, check_number, seconds_of
 from deepfs.text.lines import check_text
 from deepfs.types import ExecuteResponse
 
@@ -76,6 +76,8 @@ class LocalShellBackend(FilesystemBackend, SandboxBackendProtocol):
         ignore: IgnoreOption = None,
         ripgrep: bool = True,
     ) -> None:
+        if root_dir is not None:
+            check_directory("root_dir", root_dir)  # Commands of one tenant would reach the files of all.
         super().__init__(
             root_dir,
             virtual_mode,

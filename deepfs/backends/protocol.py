@@ -2,19 +2,23 @@
 
 import inspect
 from base64 import b64decode
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Hashable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, Literal, NotRequired, Self, TypeAlias, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NotRequired, Self, TypeAlias, TypedDict, TypeVar, cast
+
+from msgspec.structs import replace
 
 from deepfs._brief import arguments, format_attributes
 from deepfs.backends._class_setup import answer, complete, complete_protocol
 from deepfs.backends._trees import End, are_one, change_entry, list_tree
+from deepfs.backends.namespace import Choice
 from deepfs.backends.older_protocols import BackendProtocolV1, SandboxBackendProtocolV1, adapters
 from deepfs.backends.transfer import collect_chunks, copy_tree, download_file, move_tree
 from deepfs.errors import DeepFSError, NotSupportedError
-from deepfs.operations import CHUNK_BYTES, Operation
+from deepfs.operations import CHUNK_BYTES, DownloadStream, Operation, UploadStream, Watch
 from deepfs.search.request import SEARCH_SECONDS
 from deepfs.sync import call_sync, run_shielded, sync_shims
 from deepfs.text import paths
@@ -44,6 +48,7 @@ from deepfs.types import (
     TruncationReason,
     WriteResult,
     convert_failure,
+    failed_item,
 )
 
 __all__ = [
@@ -95,7 +100,12 @@ __all__ = [
 ]
 
 
+T = TypeVar("T")
+
 if TYPE_CHECKING:
+    from langgraph.runtime import Runtime
+
+    from deepfs._langgraph.private import Caller
     from deepfs.backends._surface import SyncCommandsSurface, SyncSurface
 else:
 
@@ -161,10 +171,15 @@ class BackendProtocol(SyncSurface):
     """Operations that block there: as `_runs_inline`, but not in the thread of a caller that runs an event loop."""
     _is_v1: bool = False
     """Whether its sync methods are those of V1."""
-    _chosen_by_caller: Literal["namespace", "backend"] | None = None
-    """What a factory decides by the caller, if there is one: the namespace, or the whole backend."""
+    _choice: Choice[Any] | None = None
+    """What a factory decides by the caller, if there is one: the place of the files, or the whole backend."""
     _is_layer: bool = False
     """Whether it stands before another backend, to which it passes on what it does not override."""
+
+    def _name_places(self) -> list[str]:
+        """The places that factories have for the caller, for people. Raises BackendError if one fails."""
+        choice = self._choice
+        return [choice.label(choice())] if choice is not None and choice.is_place else []
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -207,6 +222,26 @@ class BackendProtocol(SyncSurface):
             DeepFSError: The operation failed, and has no result that says so, such as `Execute`.
         """
         return await answer(type(self).run, self, operation)
+
+    def at(self, place: "str | Sequence[str] | Runtime[Any]") -> Self:
+        """Show the files of one tenant, in a graph or outside of one, where a factory decides by the caller.
+
+        The view has the methods of this backend, which do what they do in a graph that runs for the tenant: the layers
+        and mounts are the same, so a quota or a rate limit counts both together. It opens nothing, and closing it
+        closes nothing. What `StateBackend` has remains that of the running graph.
+
+        Args:
+            place: What the factory would return, such as `("ada", "files")`; or a `Runtime` to call the factories
+                with: `at(Runtime(context=...))`. Several factories that differ need the latter.
+
+        Returns:
+            The view.
+
+        Raises:
+            TypeError: `place` is neither.
+            ValueError: It cannot be a place; or no factory decides by the caller, or several that differ.
+        """
+        return cast("Self", TenantView(self, place))
 
     def inner_backends(self) -> Sequence[object]:
         """The backends, of any protocol, that this one passes calls on to.
@@ -545,7 +580,7 @@ class BackendProtocol(SyncSurface):
         try:
             content = await collect_chunks(path, chunks)
         except DeepFSError as error:
-            return FileUploadResponse(path, error.code.value)
+            return failed_item(FileUploadResponse, path, error)
         [outcome] = await self.aupload_files([(path, content)])
         return outcome
 
@@ -720,22 +755,6 @@ def offers_move(backend: BackendProtocol) -> bool:
     return backend.offers_move and all(map(offers_move, inner))
 
 
-def parts_by_caller(backend: object) -> list[BackendProtocol]:
-    """The parts of a backend, or itself, of which a factory decides by the caller which files they have."""
-    return [part for part in _parts(backend) if isinstance(part, BackendProtocol) and part._chosen_by_caller]
-
-
-def is_by_namespace(backend: object) -> bool:
-    """Whether factories of namespaces decide by the caller about all files of a backend, whatever it consists of."""
-    return all(isinstance(part, BackendProtocol) and part._chosen_by_caller == "namespace" for part in _parts(backend))
-
-
-def _parts(backend: object) -> list[object]:
-    """The backends that store the files of a backend."""
-    inner = backend.inner_backends() if isinstance(backend, BackendProtocol) else ()
-    return [part for each in inner for part in _parts(each)] or [backend]
-
-
 def execute_accepts_timeout(cls: type[Any]) -> bool:
     """Whether `execute` of a class of sandboxes takes a `timeout`."""
     try:
@@ -755,3 +774,126 @@ def _no_events(backend: object) -> Iterable[ChangeEvent]:
 
 def _refuse(backend: object, operation: str) -> NotSupportedError:
     return NotSupportedError(backend=type(backend).__name__, operation=operation)
+
+
+# --- tenants ---------------------------------------------------------------------------------------------------------
+
+
+class TenantView(BackendProtocol, SyncCommands):
+    """The files of one tenant of a backend; what `at` returns."""
+
+    is_synchronous: bool = True
+    _is_layer = True
+    _shown = ("inner", "place=_shown_place")
+
+    def __init__(self, inner: BackendProtocol, place: "str | Sequence[str] | Runtime[Any]") -> None:
+        choices = [part._choice for part in parts_by_caller(inner) if part._choice is not None]
+        if not choices:
+            raise ValueError(f"no factory decides about the files of {type(inner).__name__}: it has no tenants")
+        self.inner = inner
+        self.capabilities: Capabilities = inner.capabilities
+        self.is_synchronous = inner.is_synchronous
+        self._shown_place: str | None = None  # A runtime may hold what is secret.
+        self._runtime: Runtime[Any] | None = None
+        self._places: dict[Choice[Any], Any] = {}
+        self._choices = frozenset(choices)
+        if not isinstance(place, str | Sequence):
+            from deepfs._langgraph.private import check_runtime
+
+            self._runtime = check_runtime(place)
+        elif all(choice.is_place and choice.factory is choices[0].factory for choice in choices):
+            self._places = {choice: choice.check(place) for choice in choices}
+            self._shown_place = choices[0].label(self._places[choices[0]])
+        else:
+            raise ValueError("several factories decide about the files, so pass the Runtime to call them with")
+
+    def inner_backends(self) -> Sequence[object]:
+        return (self.inner,)
+
+    def bound_to_this_thread(self) -> bool:
+        with self._acting():
+            return self.inner.bound_to_this_thread()
+
+    def __getattr__(self, name: str) -> Any:
+        """What the backend has beside the operations, such as `ausage` of a quota, for the tenant."""
+        if name.startswith("_") or name == "inner":
+            raise AttributeError(name)
+        found = getattr(self.inner, name)
+        if not callable(found):
+            return found
+
+        @wraps(found)
+        def call(*args: Any, **options: Any) -> Any:
+            with self._acting():
+                answer = found(*args, **options)
+            return self._await(answer) if inspect.isawaitable(answer) else answer
+
+        return call
+
+    async def run(self, operation: Operation) -> Any:
+        from deepfs._langgraph.private import acting_caller, iterate_for
+
+        if isinstance(operation, UploadStream):  # The chunks may be those of another tenant.
+            operation = replace(operation, chunks=iterate_for(acting_caller.get(), operation.chunks))
+        answer = await self._await(self.inner.arun(operation))
+        return iterate_for(self._caller(), answer) if isinstance(operation, DownloadStream | Watch) else answer
+
+    async def aclose(self) -> None:
+        """Do nothing: what is open belongs to the backend."""
+
+    def _name_places(self) -> list[str]:
+        with self._acting():
+            return [name for part in parts_by_caller(self.inner) for name in part._name_places()]
+
+    async def _await(self, answer: Awaitable[T]) -> T:
+        with self._acting():
+            return await answer
+
+    def _acting(self) -> AbstractContextManager[None]:
+        from deepfs._langgraph.private import acting_for
+
+        return acting_for(self._caller())
+
+    def _caller(self) -> "Caller":
+        from deepfs._langgraph.private import Caller, acting_caller
+
+        before = acting_caller.get()
+        others = {choice: place for choice, place in before.places.items() if choice not in self._choices}
+        return Caller(self._runtime or before.runtime, {**others, **self._places})
+
+
+def parts_by_caller(backend: object) -> list[BackendProtocol]:
+    """The parts of a backend, or itself, of which a factory decides by the caller which files they have."""
+    return [part for part in _parts(backend) if isinstance(part, BackendProtocol) and part._choice is not None]
+
+
+def is_by_place(backend: object) -> bool:
+    """Whether factories of places decide by the caller about all files of a backend, whatever it consists of."""
+    choices = [part._choice if isinstance(part, BackendProtocol) else None for part in _parts(backend)]
+    return all(choice is not None and choice.is_place for choice in choices)
+
+
+def caller_places(parts: Iterable[BackendProtocol]) -> tuple[Hashable, ...]:
+    """The places that the parts by the caller have for this caller. Raises BackendError if a factory fails."""
+    return tuple([part._choice() for part in parts if part._choice is not None and part._choice.is_place])
+
+
+def parts_of_tenants(backend: object) -> list[BackendProtocol]:
+    """The same parts, and those that are views of one tenant."""
+    parts = [part for part in _parts(backend) if isinstance(part, BackendProtocol)]
+    return [part for part in parts if part._choice is not None or isinstance(part, TenantView)]
+
+
+def tenant_of(parts: Iterable[BackendProtocol]) -> str | None:
+    """The places of these parts for this caller, for people; None where there are none, or a factory fails."""
+    try:
+        return ", ".join(dict.fromkeys(name for part in parts for name in part._name_places())) or None
+    except DeepFSError:
+        return None
+
+
+def _parts(backend: object) -> list[object]:
+    """The backends that store the files of a backend. A view has the files of one tenant only."""
+    if isinstance(backend, TenantView) or not isinstance(backend, BackendProtocol):
+        return [backend]
+    return [part for each in backend.inner_backends() for part in _parts(each)] or [backend]

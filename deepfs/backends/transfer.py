@@ -54,7 +54,7 @@ from deepfs.text.entries import (
 )
 from deepfs.text.lines import BOM, decode, digest, version
 from deepfs.threads.locks import path_locks
-from deepfs.types import WriteResult, error_from
+from deepfs.types import FileDownloadResponse, FileUploadResponse, WriteResult, error_behind, error_from
 
 if TYPE_CHECKING:
     from deepfs.backends.protocol import BackendProtocol
@@ -99,7 +99,7 @@ async def download_file(source: "BackendProtocol", path: str) -> bytes:
     """The content of a file. Raises the error if it cannot be downloaded."""
     [download] = await source.adownload_files([path])
     if download.error is not None:
-        raise _item_error(download.error, path, "downloaded")
+        raise _item_error(download, path, "downloaded")
     return download.content or b""
 
 
@@ -113,8 +113,11 @@ async def collect_chunks(path: str, chunks: AsyncIterable[bytes]) -> bytes:
     return bytes(content)
 
 
-def _item_error(code: str, path: str, verb: str) -> DeepFSError:
-    """The error of one item of a batch, of which only the code is known."""
+def _item_error(outcome: FileUploadResponse | FileDownloadResponse, path: str, verb: str) -> DeepFSError:
+    """The error of one item of a batch, of which perhaps only the code is known."""
+    if (error := error_behind(outcome)) is not None:
+        return error.with_paths(str)
+    code = outcome.error or ErrorCode.BACKEND_ERROR
     # The text of these needs only the path.
     for plain in (NotFoundError, IsDirectoryError, PermissionDeniedError):
         if plain.code == code:
@@ -334,7 +337,7 @@ class TreeCopy:
             if download.error is None:
                 contents[file] = download.content or b""
             else:
-                self._fail(CopyFailure("fetch", file.path, _item_error(download.error, file.path, "downloaded"), file))
+                self._fail(CopyFailure("fetch", file.path, _item_error(download, file.path, "downloaded"), file))
         return contents
 
     async def _find_equal(self, contents: dict[PlannedFile, bytes]) -> set[PlannedFile]:
@@ -379,7 +382,7 @@ class TreeCopy:
         if uploads and not any(errors.values()):
             outcomes = await self.target.backend.aupload_files([(file.target, contents[file]) for file in uploads])
             for file, outcome in zip(uploads, outcomes, strict=True):
-                errors[file] = None if outcome.error is None else _item_error(outcome.error, file.target, "stored")
+                errors[file] = None if outcome.error is None else _item_error(outcome, file.target, "stored")
         return errors
 
     # To look at the target is no part of the copy: it may be one that can be written and not read.
@@ -429,7 +432,7 @@ class TreeCopy:
         if failed:
             self._fail(CopyFailure("fetch", file.path, failed[0], file))
         elif outcome.error is not None:
-            error = _item_error(outcome.error, file.target, "stored")
+            error = _item_error(outcome, file.target, "stored")
             self._fail(CopyFailure("store", file.target, error, file))
             self._check_room(error, has_stored=False)
         elif self.terms.verify == "read" and await _digest_of(self.target.backend, file.target) != hashed.hexdigest():
@@ -484,7 +487,7 @@ class TreeCopy:
         self.made = [change.path for change, outcome in zip(changes, outcomes, strict=True) if outcome.error is None]
         for change, outcome in zip(changes, outcomes, strict=True):
             if outcome.error is not None and (outcome.error != ErrorCode.UNSUPPORTED or change.path in needed):
-                error = _item_error(outcome.error, change.path, "made")
+                error = _item_error(outcome, change.path, "made")
                 self._fail(CopyFailure("make_directory", change.path, error))
         return [
             EntryChange(self.at_target(entry.path), "set_mode", entry.mode)
@@ -524,7 +527,7 @@ class TreeCopy:
         outcomes = await self.target.backend.achange_entries(changes) if changes else []
         for change, outcome in zip(changes, outcomes, strict=True):
             if outcome.error is not None:
-                self._fail(CopyFailure("set_mode", change.path, _item_error(outcome.error, change.path, "changed")))
+                self._fail(CopyFailure("set_mode", change.path, _item_error(outcome, change.path, "changed")))
 
     # --- deleting what was moved ---
 
@@ -560,7 +563,7 @@ async def _remove_directories(backend: "BackendProtocol", made: Iterable[str]) -
     changes = [EntryChange(path, "remove_directory") for path in sorted(made, reverse=True)]
     outcomes = await backend.achange_entries(changes) if changes else []
     return [
-        CopyFailure("remove_directory", change.path, _item_error(outcome.error, change.path, "removed"))
+        CopyFailure("remove_directory", change.path, _item_error(outcome, change.path, "removed"))
         for change, outcome in zip(changes, outcomes, strict=True)
         if outcome.error is not None and outcome.error != ErrorCode.FILE_NOT_FOUND
     ]

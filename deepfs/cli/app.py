@@ -134,7 +134,8 @@ def mcp(
     run_command(
         lambda session: serve_places(
             places, on=tree or (None if places else session.on), variables=session.variables, address=address, **options
-        )
+        ),
+        serves=True,
     )
 
 

@@ -1,5 +1,6 @@
 """What a command works with: the places that its addresses name, its options, its output, and its exit status."""
 
+import logging
 import os
 import signal
 import sys
@@ -16,6 +17,7 @@ from click.shell_completion import CompletionItem
 from msgspec import json
 
 from deepfs._brief import address as shown_url
+from deepfs._drivers import BACKENDS
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.cli.screen import Screen, discard_output
 from deepfs.config.trees import open_backend
@@ -34,6 +36,9 @@ MACHINE: Final = "file:///"
 INTERRUPTED: Final = 130
 PIPE_CLOSED: Final = 141
 _SIGNALS: Final = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
+_NO_LOG: Final = logging.NullHandler()
+"""What Python would write to the standard error where no log is set up goes here."""
 
 _TEXTS: Final[dict[str | None, str]] = {
     ErrorCode.FILE_NOT_FOUND: "No such file or directory",
@@ -213,13 +218,21 @@ def reason_text(result: Result) -> str:
 
 
 def run_command(
-    command: Callable[[Session], Awaitable[None]], *, trouble: int = 1, json: bool = False, pages: bool = False
+    command: Callable[[Session], Awaitable[None]],
+    *,
+    trouble: int = 1,
+    json: bool = False,
+    pages: bool = False,
+    serves: bool = False,
 ) -> NoReturn:
     """Run a command in a session, report an error that ends it, and exit.
 
     `trouble` is the exit status for such an error: 1, or 2 for commands that use 1 for another answer, as grep does.
-    `pages` is whether a person sees the output through a pager.
+    `pages` is whether a person sees the output through a pager. With `serves`, what drivers say is logged; a command
+    that ends tells its errors, and nothing else.
     """
+    for backend in () if serves else BACKENDS:
+        logging.getLogger(f"deepfs.{backend}").addHandler(_NO_LOG)
     context = click.get_current_context()
     session = Session(context.obj, as_json=json, name=context.info_name or "")
     if pages and not json:

@@ -3,11 +3,11 @@
 from typing import Any, cast
 
 from deepfs._deprecated import already_warned, warn_deprecated
-from deepfs._langgraph.private import BackendContext, current_context
+from deepfs._langgraph.private import BackendContext
+from deepfs.backends.namespace import Choice
 from deepfs.backends.older_protocols import Adapters, register
 from deepfs.backends.protocol import BACKEND_TYPES, AnyBackendProtocol, BackendFactory, BackendProtocol, Capabilities
 from deepfs.compat.adapters import AdaptedBackend, adapt_backend_protocol
-from deepfs.errors import BackendError, DeepFSError
 from deepfs.operations import Operation
 
 __all__ = ["BackendContext", "FactoryBackend", "backend_from"]
@@ -35,11 +35,10 @@ class FactoryBackend(BackendProtocol):
         factory: The factory. It is called in the task that awaits the operation.
     """
 
-    _chosen_by_caller = "backend"
     capabilities: Capabilities = Capabilities(has_links=True)  # It is not known before a call.
 
     def __init__(self, factory: BackendFactory) -> None:
-        self._factory = factory
+        self._choice: Choice[BackendProtocol] = Choice("backend", factory, adapt_backend_protocol, is_place=False)
         self._warned: set[str] = set()
 
     def current(self) -> BackendProtocol:
@@ -48,13 +47,8 @@ class FactoryBackend(BackendProtocol):
         Raises:
             BackendError: If the factory fails, or returns no backend.
         """
-        try:
-            with already_warned(self._warned):
-                return adapt_backend_protocol(self._factory(current_context()))
-        except DeepFSError:
-            raise
-        except Exception as error:
-            raise BackendError(None, f"The backend factory failed: {type(error).__name__}: {error}") from error
+        with already_warned(self._warned):
+            return self._choice()
 
     async def run(self, operation: Operation) -> Any:
         return await self.current().arun(operation)

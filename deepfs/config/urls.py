@@ -25,8 +25,9 @@ from urllib.parse import parse_qsl, unquote, urlencode
 
 from msgspec import Struct, ValidationError, convert
 
+from deepfs._drivers import condition_of, failure_by, log_failure
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.errors import BackendError, DeepFSError
+from deepfs.errors import DeepFSError
 from deepfs.sync import in_thread
 
 __all__ = ["TREE", "Address", "inert_serializer", "open_url", "parse_address", "split_database", "with_options"]
@@ -187,13 +188,15 @@ async def open_url(url: str, *, directory: str = "", creates: bool = True) -> As
 
 @contextmanager
 def _without_driver_texts() -> Iterator[None]:
-    """Replace unknown errors by one with their name only: a driver's text may quote the URL, with its password."""
+    """Replace unknown errors by one that tells the condition: a driver's text may quote the URL, with its password."""
     try:
         yield
     except (DeepFSError, ImportError, OSError, ValueError):
         raise
     except Exception as error:
-        raise BackendError(None, f"The storage failed ({type(error).__name__})") from None
+        failure = failure_by(error, condition_of(error), "store", "The storage")
+        log_failure(failure)
+        raise failure from failure.__cause__
 
 
 def _read_only(backend: BackendProtocol) -> BackendProtocol:

@@ -89,6 +89,10 @@ class Disk:
         self._writer = Writer(root, self._sweeper, durable=self._durable, new_mode=self._new_mode)
         self._relocator = Relocator(root, self._sweeper, durable=self._durable)
 
+    def expect_no_root(self) -> None:
+        """Have nothing logged where the root does not exist."""
+        self._root.plain.has_warned = True
+
     def with_access(self, access: AccessCheck | None) -> "Disk":
         """The same files, where every path that is used is checked first, with its symlinks resolved.
 

@@ -127,7 +127,7 @@ class Root:
         self._base = path
         self._given = path if confined else "/"
         self._confined = confined
-        self._has_warned = False
+        self.has_warned: bool = False
 
     def with_access(self, access: AccessCheck) -> "Root":
         """The same directory, where `access` is asked about every path."""
@@ -152,8 +152,8 @@ class Root:
 
     def warn_missing(self) -> None:
         """Log, the first time, that the directory does not exist: its path may be mistyped."""
-        if not self.plain._has_warned:
-            self.plain._has_warned = True
+        if not self.plain.has_warned:
+            self.plain.has_warned = True
             _log.warning(
                 "the root directory %r does not exist; it counts as empty until a file is written", self._given
             )

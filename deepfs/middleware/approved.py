@@ -3,16 +3,18 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Final, NamedTuple
 
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.errors import ConflictError, DeepFSError, ErrorCode, InvalidPathError
+from deepfs.errors import BinaryFileError, ConflictError, DeepFSError, ErrorCode, InvalidPathError
+from deepfs.sync import in_thread_if_large
 from deepfs.text import paths
-from deepfs.text.diff import line_changes
-from deepfs.text.edits import replace
+from deepfs.text.diff import join_edits, line_changes
+from deepfs.text.edits import Replacement, replace, replace_each
 from deepfs.text.entries import TreeListing
 from deepfs.text.lines import digest
-from deepfs.types import DeleteResult, EditResult, ReadResult, ResultT, WriteResult, failure
+from deepfs.types import DeleteResult, EditResult, ReadResult, ResultT, WriteResult, error_from, failure
 
 ABSENT: Final = ""
 """The version of a path at which nothing is."""
@@ -93,6 +95,39 @@ async def edit_as_approved(backend: BackendProtocol, path: str, old: str, new: s
             break
         version = read.version
     return _explain_conflict(result, path)
+
+
+async def edit_each_as_approved(
+    backend: BackendProtocol, path: str, edits: Sequence[tuple[str, str, bool]]
+) -> tuple[EditResult, int]:
+    """Make all of these edits of a file, each `old`, `new` and `replace_all`, one after the other, or none.
+
+    They are joined to one, so they are merged with other changes of the file, and approved, as any edit. Returns the
+    result, and the number of the edit that does not fit the file, from 1; 0 if it is none of them.
+    """
+    result = EditResult()
+    for _ in range(_ATTEMPTS):
+        read = await backend.aread(path, 0, WHOLE_FILE)
+        if read.error is not None or read.file_data is None:
+            return failure(EditResult, error_from(read)), 0
+        if read.file_data.encoding == "base64":
+            return failure(EditResult, BinaryFileError(path)), 0
+        before, made = read.file_data.content, list[Replacement]()
+        work = len(before) * len(edits)
+        try:
+            await in_thread_if_large(work, partial(made.extend, replace_each(path, before, edits)))
+        except DeepFSError as error:
+            return failure(EditResult, error), len(made) + 1
+        occurrences = sum(each.occurrences for each in made)
+        if made[-1].content == before:
+            return EditResult(path=path, occurrences=occurrences), 0
+        old, new = await in_thread_if_large(work, partial(join_edits, before, made[-1].content))
+        result = await edit_as_approved(backend, path, old, new, replace_all=False)
+        if result.error is None:
+            return EditResult(path=result.path, occurrences=occurrences), 0
+        if result.code not in (ErrorCode.NO_MATCH, ErrorCode.AMBIGUOUS_MATCH):  # The file changed after it was read.
+            break
+    return result, 0
 
 
 def _makes_shown_change(path: str, read: ReadResult, old: str, new: str, replace_all: bool) -> bool:

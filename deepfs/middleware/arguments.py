@@ -123,13 +123,37 @@ class WriteArguments(ToolArguments):
     overwrite: bool = Field(default_factory=bool, description="Replace an existing file.")
 
 
+def _shorten(schema: dict[str, Any]) -> None:
+    for said in ("additionalProperties", "description"):
+        del schema[said]
+
+
+class TextEdit(BaseModel, extra="forbid", json_schema_extra=_shorten):
+    """One of several edits of a file."""
+
+    old_string: str
+    new_string: str
+    replace_all: bool = Field(default_factory=bool)
+
+
 class EditArguments(ToolArguments):
     tool = "edit_file"
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {"file_path": _FILE, "old_string": _OLD, "new_string": _NEW}
     file_path: str = Field(description="Absolute path.")
-    old_string: str = Field(description="The exact text to replace.")
-    new_string: str = Field(description="What takes its place.")
+    old_string: str = Field(default_factory=str, description="The exact text to replace.")
+    new_string: str = Field(default_factory=str, description="What takes its place.")
     replace_all: bool = Field(default_factory=bool, description="Replace every occurrence.")
+    edits: list[TextEdit] = Field(default_factory=list, description="Several edits instead, all or none.")
+
+    @model_validator(mode="after")
+    def _check_edits(self) -> "EditArguments":
+        single = {"old_string", "new_string"}
+        if not self.edits and (missing := sorted(single - self.model_fields_set, reverse=True)):
+            text = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
+            raise PydanticCustomError("missing_argument", "{text}", {"text": text})
+        if self.edits and single & self.model_fields_set:
+            raise PydanticCustomError("both_forms", "give edits, or old_string and new_string, but not both")
+        return self
 
 
 class GlobArguments(ToolArguments):
@@ -223,7 +247,7 @@ def wrong_arguments(error: Any) -> str:
     return f"Error: The arguments are wrong: {sentence(wrong)}{known} Correct them and call the tool again."
 
 
-_NAMES: Final = frozenset({"missing", "unknown_argument"})
+_NAMES: Final = frozenset({"missing", "missing_argument", "unknown_argument"})
 """The errors after which a model has to know the names of the arguments."""
 
 

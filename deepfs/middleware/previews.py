@@ -19,7 +19,7 @@ from deepfs.policy.permissions import as_approved
 from deepfs.sync import in_thread_if_large, is_inline
 from deepfs.text import paths
 from deepfs.text.diff import TextDiff
-from deepfs.text.edits import replace
+from deepfs.text.edits import replace_each
 from deepfs.text.entries import TreeListing, files_of
 from deepfs.text.patches import PatchError, parse_added_text, parse_patch, patch_sections
 from deepfs.text.visible import display_path, one_line
@@ -115,6 +115,8 @@ async def preview_call(backend: BackendProtocol, name: str, arguments: Arguments
     if name == "memory":
         is_insert = arguments.get("command") == "insert"
         name, arguments = ("insert", arguments) if is_insert else next(equivalent_calls(name, arguments), ("", {}))
+    elif name == "edit_file" and arguments.get("edits"):
+        name = "edits"
     make, needed = _PREVIEWS.get(name, (None, ()))
     if make is None or any(arguments.get(argument) is None for argument in needed):  # Or a tool of the same name.
         return None
@@ -236,15 +238,20 @@ async def _write(page: _PreviewPage, backend: BackendProtocol, arguments: Argume
 
 
 async def _edit(page: _PreviewPage, backend: BackendProtocol, arguments: Arguments) -> None:
-    path, old, new = str(arguments["file_path"]), str(arguments["old_string"]), str(arguments["new_string"])
+    path = str(arguments["file_path"])
+    edits = [
+        (str(each["old_string"]), str(each["new_string"]), bool(each.get("replace_all")))
+        for each in arguments.get("edits") or [arguments]
+    ]
     found = await _find(page, backend, path)
     if found.hidden is not None:
         _hide(page, "The change", found.hidden)
     elif found.text is None:
         page.note("This call would fail: " + ("there is no such file" if found.is_absent else "it is no text file"))
     else:
-        edit = partial(replace, path, found.text, old, new, bool(arguments.get("replace_all")))
-        await page.diff(path, found.text, (await in_thread_if_large(len(found.text), edit)).content)
+        before = found.text
+        made = await in_thread_if_large(len(before) * len(edits), lambda: [*replace_each(path, before, edits)])
+        await page.diff(path, found.text, made[-1].content)
 
 
 async def _delete(page: _PreviewPage, backend: BackendProtocol, arguments: Arguments) -> None:
@@ -349,6 +356,7 @@ _PREVIEWS: Final[
 ] = {
     "write_file": (_write, ("file_path", "content")),
     "edit_file": (_edit, ("file_path", "old_string", "new_string")),
+    "edits": (_edit, ("file_path", "edits")),
     "delete": (_delete, ("file_path",)),
     "move": (_move, ("source", "destination")),
     "apply_patch": (_patch, ("input",)),

@@ -1,5 +1,6 @@
 """The filesystem tools of an agent: what each does, and which are offered over a backend."""
 
+import re
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
 from math import inf
@@ -18,8 +19,14 @@ from deepfs.backends.protocol import (
 from deepfs.compat.factories import backend_from
 from deepfs.errors import AlreadyExistsError, DeepFSError, ErrorCode
 from deepfs.middleware._messages import media_block
-from deepfs.middleware.approved import delete_as_approved, edit_as_approved, move_as_approved, write_as_approved
-from deepfs.middleware.arguments import ARGUMENTS, TOOL_NAMES, FsToolName, ToolArguments, wrong_arguments
+from deepfs.middleware.approved import (
+    delete_as_approved,
+    edit_as_approved,
+    edit_each_as_approved,
+    move_as_approved,
+    write_as_approved,
+)
+from deepfs.middleware.arguments import ARGUMENTS, TOOL_NAMES, FsToolName, TextEdit, ToolArguments, wrong_arguments
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.rendering import (
     ERROR_CHARS,
@@ -51,7 +58,7 @@ from deepfs.text.arguments import check_integer, check_number
 from deepfs.text.lines import check_text
 from deepfs.text.media import MAX_MEDIA_BYTES
 from deepfs.text.visible import display_path, one_line
-from deepfs.types import ExecuteResponse, GrepMatch, GrepResult, Result, error_behind, error_from
+from deepfs.types import EditResult, ExecuteResponse, GrepMatch, GrepResult, Result, error_behind, error_from
 
 __all__ = [
     "MAX_MEDIA_BYTES",
@@ -167,6 +174,10 @@ FILE_TOOLS: Final = frozenset(TOOL_NAMES) - {"execute"}
 """The tools that limit the size of their results."""
 
 
+_AT_LINE: Final = re.compile(r"(?P<path>.+?):(?P<line>[1-9]\d{0,8})(?::\d+)?", re.DOTALL)
+"""A path and a line, as searches, compilers and tracebacks name a place."""
+
+
 class ToolFailure(ToolException):
     """A failed operation, for programs too. The arguments are attributes as well.
 
@@ -209,6 +220,10 @@ class FileOperations:
         if offset < 0:
             offset = await self._from_end(file_path, offset)
         read = await self.backend.aread(file_path, offset, limit)
+        if read.code is ErrorCode.FILE_NOT_FOUND and not offset and (found := _AT_LINE.fullmatch(file_path)):
+            around = await self.backend.aread(found["path"], max(0, int(found["line"]) - 1 - limit // 2), limit)
+            if around.ok:
+                file_path, read, offset = found["path"], around, max(0, (around.start_line or 1) - 1)
         has_commands = "execute" in self._advisor.offered
         other_ways = "Look into it with execute" if has_commands else "Go on without it, and say so"
         if read.code is ErrorCode.TOO_LARGE:
@@ -237,15 +252,29 @@ class FileOperations:
         done = await self._check_done("write_file", written, file_path)
         return ToolAnswer(f"Wrote {_absolute(done.path or file_path)}", done)
 
-    async def edit_file(self, file_path: str, old_string: str, new_string: str, replace_all: bool) -> ToolAnswer:
+    async def edit_file(
+        self, file_path: str, old_string: str, new_string: str, replace_all: bool, edits: Sequence[TextEdit]
+    ) -> ToolAnswer:
+        if edits:
+            return await self._edit_each(file_path, edits)
         if not old_string:
             raise ToolException("Error: old_string is empty. To write the whole file, use write_file with overwrite.")
         if old_string == new_string:
             raise ToolException("Error: old_string and new_string are the same. Give the new text, or go on.")
         result = await edit_as_approved(self.backend, file_path, old_string, new_string, replace_all)
-        done = await self._check_done("edit_file", result, file_path)
-        times = "1 occurrence" if done.occurrences == 1 else f"{done.occurrences or 'all'} occurrences"
-        return ToolAnswer(f"Replaced {times} in {_absolute(done.path or file_path)}", done)
+        return _edited(file_path, await self._check_done("edit_file", result, file_path))
+
+    async def _edit_each(self, file_path: str, edits: Sequence[TextEdit]) -> ToolAnswer:
+        asked = [(edit.old_string, edit.new_string, edit.replace_all) for edit in edits]
+        result, wrong = await edit_each_as_approved(self.backend, file_path, asked)
+        try:
+            done = await self._check_done("edit_file", result, file_path)
+        except ToolFailure as failure:
+            if not wrong:
+                raise
+            text = f"{failure} This was edit {wrong} of {len(edits)}; nothing was changed."
+            raise ToolFailure(text, failure.code, failure.message, failure.path) from None
+        return _edited(file_path, done)
 
     async def glob(self, pattern: str, path: str, offset: int) -> ToolAnswer:
         result = await self.backend.aglob(pattern, path)
@@ -366,6 +395,11 @@ class FileOperations:
                 place = TextPlace(line, find(line))
             places[match.path, match.line] = place
         return places
+
+
+def _edited(file_path: str, done: EditResult) -> ToolAnswer:
+    times = "1 occurrence" if done.occurrences == 1 else f"{done.occurrences or 'all'} occurrences"
+    return ToolAnswer(f"Replaced {times} in {_absolute(done.path or file_path)}", done)
 
 
 def _in_brackets(result: Result, pattern: str) -> Advice | None:

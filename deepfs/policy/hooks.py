@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from deepfs._brief import struct_repr
 from deepfs.backends.answers import complete_answer
-from deepfs.backends.protocol import BackendProtocol
+from deepfs.backends.protocol import BackendProtocol, parts_of_tenants, tenant_of
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import DeepFSError, NoMatchError
 from deepfs.operations import (
@@ -39,6 +39,7 @@ from deepfs.types import (
     ReadRawResult,
     ReadResult,
     error_behind,
+    failed_item,
     failure,
     replace_fields,
 )
@@ -56,6 +57,9 @@ class Call(Struct, frozen=True):
 
     operation: str
     arguments: Mapping[str, Any]
+    tenant: str | None = None
+    """The place that a factory has for the caller, such as `ada/files`; of several factories, joined by a comma. None
+    where all callers have the same files."""
 
     __repr__ = struct_repr
 
@@ -73,10 +77,10 @@ class Call(Struct, frozen=True):
         return tuple(map(paths.normalize, named))
 
 
-def call_of(operation: Operation) -> Call | None:
+def call_of(operation: Operation, tenant: str | None) -> Call | None:
     """The call that hooks see for an operation; None for one that only prepares another."""
     names = operation.known_as
-    return Call(names[0], MappingProxyType(operation.arguments)) if names else None
+    return Call(names[0], MappingProxyType(operation.arguments), tenant) if names else None
 
 
 T = TypeVar("T")
@@ -148,25 +152,27 @@ class HookedBackend(WrapperBackend):
         self, inner: BackendProtocol, before: Iterable[BeforeHook] = (), after: Iterable[AfterHook] = ()
     ) -> None:
         super().__init__(inner)
+        self._of_tenants = parts_of_tenants(self.inner)
         self.before: list[BeforeHook] = check_callables("before", before)
         self.after: list[AfterHook] = check_callables("after", after)
 
     async def run(self, operation: Operation) -> Any:
+        tenant = tenant_of(self._of_tenants)
         match operation:
             case UploadFiles() | DownloadFiles():
-                return await self._run_each(operation)
+                return await self._run_each(operation, tenant)
             case UploadStream(path):
                 if _read_contents([*self.before, *self.after]):
                     return await BackendProtocol.run(self, operation)
-                call = Call("upload_files", {"path": path})
+                call = Call("upload_files", {"path": path}, tenant)
             case DownloadStream(path):
                 if _read_contents(self.after):
                     return await BackendProtocol.run(self, operation)
-                return self._pass_chunks(Call("download_files", {"path": path}), operation)
+                return self._pass_chunks(Call("download_files", {"path": path}, tenant), operation)
             case ChangeEntries(entries) if len(entries) > 1:
                 return [outcome for each in entries for outcome in await self.arun(operation.only([each]))]
             case _:
-                made = call_of(operation)
+                made = call_of(operation, tenant)
                 if made is None:
                     return await super().run(operation)
                 call = made
@@ -183,14 +189,14 @@ class HookedBackend(WrapperBackend):
             else told
         )
 
-    async def _run_each(self, batch: UploadFiles | DownloadFiles) -> list[Any]:
+    async def _run_each(self, batch: UploadFiles | DownloadFiles, tenant: str | None) -> list[Any]:
         """Run a batch, of which every item is a call."""
 
         async def ask(one: UploadFiles | DownloadFiles) -> None:
-            await self._ask(_call_of_item(one))
+            await self._ask(_call_of_item(one, tenant))
 
         async def run(passed: UploadFiles | DownloadFiles) -> list[Any]:
-            calls = [_call_of_item(passed.only([item])) for item in passed.items]
+            calls = [_call_of_item(passed.only([item]), tenant) for item in passed.items]
             outcomes = await self.inner.arun(passed)
             return [await self._item_response(*each, passed) for each in zip(calls, outcomes, strict=True)]
 
@@ -223,7 +229,7 @@ class HookedBackend(WrapperBackend):
         try:
             return await self._notify(call, response)
         except DeepFSError as error:
-            return batch.item(call.arguments["path"], error=error.code.value)
+            return failed_item(batch.item, call.arguments["path"], error)
 
 
 # --- contents in results ---
@@ -284,7 +290,7 @@ def _map_match(match: GrepMatch, change: Callable[[str], str]) -> GrepMatch:
     return replace(match, text=change(match.text), context_before=before, context_after=after)
 
 
-def _call_of_item(one: UploadFiles | DownloadFiles) -> Call:
+def _call_of_item(one: UploadFiles | DownloadFiles, tenant: str | None) -> Call:
     [item] = one.items
     arguments = {"path": item[0], "content": item[1]} if isinstance(one, UploadFiles) else {"path": item}
-    return Call(one.name, arguments)
+    return Call(one.name, arguments, tenant)

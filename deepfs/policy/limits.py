@@ -5,13 +5,21 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from copy import copy
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
 from deepfs._brief import arguments
-from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol, Capabilities, is_by_namespace, parts_by_caller
+from deepfs.backends.namespace import Choice
+from deepfs.backends.protocol import (
+    BACKEND_TYPES,
+    BackendProtocol,
+    Capabilities,
+    caller_places,
+    is_by_place,
+    parts_by_caller,
+)
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import NotSupportedError, PermissionDeniedError, QuotaExceededError
 from deepfs.operations import Batch, Execute, ListTree, Operation
@@ -22,6 +30,9 @@ from deepfs.text import paths
 from deepfs.text.arguments import check_callable, check_integer
 from deepfs.threads.forks import ForkSafeLock
 from deepfs.threads.locks import path_locks
+
+if TYPE_CHECKING:
+    from langgraph.runtime import Runtime
 
 # --- no changes ------------------------------------------------------------------------------------------------------
 
@@ -80,13 +91,15 @@ class RateLimitError(PermissionDeniedError):
 class RateLimit:
     """A hook for `HookedBackend(before=[…])` that limits the rate of operations.
 
-    One object may serve several backends and threads, which then share its limit. An operation that is denied does not
-    count.
+    One object may serve several backends and threads, which then share its limit. Where a factory of the backend
+    decides by the caller about the files, each tenant has the whole limit. An operation that is denied does not count.
 
     Args:
         limit: The most operations in any period.
         seconds: The length of the period.
         operations: The operations that count and are limited, by sync name; None is all.
+        key: Gets the `Runtime` of the running node (None outside a graph), and returns whose limit counts, such as the
+            name of a user; None counts by the tenant. If it fails, so does the operation, with `backend_error`.
         clock: Returns the time in seconds.
 
     Raises:
@@ -102,6 +115,7 @@ class RateLimit:
         seconds: float,
         operations: Collection[str] | None = None,
         *,
+        key: "Callable[[Runtime[Any]], Hashable] | None" = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         for name, given in (("limit", limit), ("seconds", seconds)):
@@ -115,8 +129,10 @@ class RateLimit:
         self._limit = limit
         self._seconds = seconds
         self._operations = operations
+        self._key = None if key is None else Choice("key", check_callable("key", key), _check_key, is_place=False)
         self._clock = clock
-        self._times: deque[float] = deque()
+        self._times: OrderedDict[Hashable, deque[float]] = OrderedDict()
+        """The times of the operations that count, by the key; the one that was used last is at the end."""
         self._lock = ForkSafeLock()
 
     def __repr__(self) -> str:
@@ -125,13 +141,24 @@ class RateLimit:
     def __call__(self, call: Call) -> None:
         if self._operations is not None and call.operation not in self._operations:
             return
+        key = call.tenant if self._key is None else self._key()
         with self._lock:
             now = self._clock()
-            while self._times and self._times[0] <= now - self._seconds:
-                self._times.popleft()
-            if len(self._times) >= self._limit:
-                raise RateLimitError(self._limit, self._seconds, self._times[0] + self._seconds - now)
-            self._times.append(now)
+            while self._times and next(iter(self._times.values()))[-1] <= now - self._seconds:
+                self._times.popitem(last=False)
+            times = self._times.setdefault(key, deque())
+            while times and times[0] <= now - self._seconds:
+                times.popleft()
+            if len(times) >= self._limit:
+                raise RateLimitError(self._limit, self._seconds, times[0] + self._seconds - now)
+            times.append(now)
+            self._times.move_to_end(key)
+
+
+def _check_key(given: Any) -> Hashable:
+    hash(given)
+    key: Hashable = given
+    return key
 
 
 def _check_operations(given: Collection[str]) -> None:
@@ -192,7 +219,7 @@ class QuotaBackend(ChangePolicy):
         super().__init__(inner)
         _check_limits(max_bytes=max_bytes, max_files=max_files)
         self._by_caller = parts_by_caller(self.inner)
-        if self._by_caller and not is_by_namespace(self.inner):
+        if self._by_caller and not is_by_place(self.inner):
             raise ValueError(
                 "a quota would count the files of all callers together, since these share a part of the storage, or a "
                 "factory makes backends: make a quota over each part that has a factory for its namespace"
@@ -212,11 +239,11 @@ class QuotaBackend(ChangePolicy):
         self._last_count: object = None
         self._process = os.getpid()
 
-    async def _quota(self) -> "QuotaBackend":
+    def _quota(self) -> "QuotaBackend":
         """The quota of the caller: another object for each combination of namespaces."""
         if not self._by_caller:
             return self
-        place = tuple([(await part.astorage_place("/")).keys for part in self._by_caller])
+        place = caller_places(self._by_caller)
         with self._lock:
             quota = self._of_callers.get(place)
             if quota is None:
@@ -242,7 +269,7 @@ class QuotaBackend(ChangePolicy):
         Raises:
             DeepFSError: The files cannot be listed.
         """
-        quota = await self._quota()
+        quota = self._quota()
         await quota._count()
         return quota._used
 
@@ -252,7 +279,7 @@ class QuotaBackend(ChangePolicy):
         Raises:
             DeepFSError: The files cannot be listed; the old count stays.
         """
-        (await self._quota())._wanted_count = object()
+        self._quota()._wanted_count = object()
         return await self.ausage()
 
     async def _count(self) -> None:
@@ -275,7 +302,7 @@ class QuotaBackend(ChangePolicy):
 
     async def run(self, operation: Operation) -> Any:
         if self._by_caller and (operation.changes or isinstance(operation, Execute)):
-            return await (await self._quota()).run(operation)
+            return await self._quota().run(operation)
         try:
             return await super().run(operation)
         finally:

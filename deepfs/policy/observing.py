@@ -12,7 +12,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from deepfs._brief import struct_repr
-from deepfs.backends.protocol import BackendProtocol
+from deepfs.backends.namespace import current_thread
+from deepfs.backends.protocol import BackendProtocol, TenantView, parts_of_tenants, tenant_of
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import DeepFSError, ErrorCode
 from deepfs.operations import ChangeEntries, DownloadStream, Operation, UploadStream
@@ -72,6 +73,10 @@ class ObservedBackend(WrapperBackend):
     Streams end when their last chunk has passed, or when the caller stops reading.
     """
 
+    def __init__(self, inner: BackendProtocol) -> None:
+        super().__init__(inner)
+        self._of_tenants = parts_of_tenants(self.inner)
+
     @abstractmethod
     def observe(self, call: Call) -> Observation:
         """Begin to observe an operation.
@@ -83,7 +88,7 @@ class ObservedBackend(WrapperBackend):
     async def run(self, operation: Operation) -> Any:
         if isinstance(operation, ChangeEntries) and len(operation.entries) > 1:
             return [outcome for each in operation.entries for outcome in await self.arun(operation.only([each]))]
-        call = call_of(operation)
+        call = call_of(operation, tenant_of(self._of_tenants))
         if call is None:
             return await super().run(operation)
         if isinstance(operation, DownloadStream):
@@ -122,7 +127,7 @@ class ObservedBackend(WrapperBackend):
 
 def backend_name(backend: object) -> str:
     """The name of the class of a backend, without the wrappers around it."""
-    while isinstance(backend, WrapperBackend):
+    while isinstance(backend, WrapperBackend | TenantView):
         backend = backend.inner
     return type(backend).__name__
 
@@ -213,6 +218,11 @@ class AuditRecord(Struct, frozen=True, omit_defaults=True):
     """The class of the backend, without the wrappers around it."""
     content_bytes: int | None = None
     """The bytes of content that were passed in or out; None for operations that pass none."""
+    tenant: str | None = None
+    """The place that a factory has for the caller, such as `ada/files`; of several factories, joined by a comma. None
+    where all callers have the same files."""
+    thread: str | None = None
+    """The thread of the graph that called; None outside of a graph."""
 
     __repr__ = struct_repr
 
@@ -262,6 +272,7 @@ class _AuditedOperation(Observation):
         self._operation = call.operation
         self._arguments = {name: _loggable(name, value) for name, value in call.arguments.items()}
         self._backend = backend
+        self._tenant, self._thread = call.tenant, current_thread()
         self._report = report
         if call.operation.endswith("_stream"):
             self.note_progress(0)
@@ -283,6 +294,8 @@ class _AuditedOperation(Observation):
                 outcome.code,
                 self._backend,
                 outcome.content_bytes,
+                self._tenant,
+                self._thread,
             )
         )
 

@@ -51,6 +51,7 @@ from deepfs.types import (
     ReadRawResult,
     ReadResult,
     WriteResult,
+    failed_item,
 )
 
 _Files: TypeAlias = list[tuple[str, bytes]]
@@ -270,7 +271,7 @@ class BaseSandbox(SandboxBackendProtocol):
         fetched = iter(await self._contents.fetch(found) if (found := _paths(wanted)) else [])
         outcomes = [next(fetched) if isinstance(path, str) else path for path in wanted]
         return [
-            FileDownloadResponse(given, error=outcome.code.value)
+            failed_item(FileDownloadResponse, given, outcome)
             if isinstance(outcome, DeepFSError)
             else FileDownloadResponse(given, outcome[0].data)
             for given, outcome in zip(paths, outcomes, strict=True)
@@ -493,7 +494,7 @@ def _data(content: bytes, modified_at: str) -> FileDataV2:
 
 
 def _response_of(path: str, error: DeepFSError | None) -> FileUploadResponse:
-    return FileUploadResponse(path, error.code.value if error else None)
+    return failed_item(FileUploadResponse, path, error) if error else FileUploadResponse(path)
 
 
 def _valid(path: str) -> str | DeepFSError:

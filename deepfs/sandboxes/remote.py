@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, cast
 import anyio
 import anyio.to_thread
 
+from deepfs._drivers import redact
 from deepfs.errors import BackendError, DeepFSError
 from deepfs.process import Captured, Chunk, Kept, stop_note, time_up
 from deepfs.sandboxes.base import BaseSandbox
@@ -193,7 +194,7 @@ class RemoteSandbox(BaseSandbox, Generic[SandboxT]):
         except DeepFSError:
             raise
         except self._errors() as error:
-            raise BackendError(None, f"{self.service} did not {what}: {printable(str(error))}") from error
+            raise BackendError(None, f"{self.service} did not {what}: {printable(redact(str(error)))}") from error
 
     # --- commands ---
 

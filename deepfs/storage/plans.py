@@ -9,6 +9,7 @@ from itertools import zip_longest
 from operator import itemgetter
 from typing import Any, Final, Protocol
 
+from deepfs._drivers import log_failure
 from deepfs.errors import (
     BinaryFileError,
     DeepFSError,
@@ -36,6 +37,7 @@ from deepfs.text.flat_tree import (
     PartlyDoneError,
     StatTree,
     Uploads,
+    is_about_one_file,
 )
 from deepfs.threads.deadline import Deadline
 from deepfs.types import (
@@ -49,6 +51,7 @@ from deepfs.types import (
     ReadRawResult,
     ReadResult,
     WriteResult,
+    failed_item,
 )
 
 
@@ -193,10 +196,21 @@ def download(given: Sequence[str]) -> Plan[list[FileDownloadResponse]]:
     except DeepFSError as error:
         wanted = [error if isinstance(path, str) else path for path in wanted]
     responses = []
+    failures: dict[str, DeepFSError] = {}
+    lost: DeepFSError | None = None
     for name, path in zip(given, wanted, strict=True):
         if isinstance(path, str) and path not in found:
-            path = yield from _why_missing(path)
-        responses.append(_make_download(name, path, found))
+            path = lost or (yield from _why_missing(path))
+            lost = None if is_about_one_file(path) else path
+        try:
+            if isinstance(path, DeepFSError):
+                raise path
+            responses.append(FileDownloadResponse(name, records.content_bytes(found[path], path)))
+        except DeepFSError as error:
+            failures.setdefault(error.code, error)
+            responses.append(failed_item(FileDownloadResponse, name, error))
+    for failure in failures.values():  # One of many files for the same reason.
+        log_failure(failure)
     return responses
 
 
@@ -208,15 +222,6 @@ def _why_missing(path: str) -> Plan[DeepFSError]:
         raise
     except DeepFSError as error:
         return error
-
-
-def _make_download(given: str, path: str | DeepFSError, found: Mapping[str, FileDataV2]) -> FileDownloadResponse:
-    try:
-        if isinstance(path, DeepFSError):
-            raise path
-        return FileDownloadResponse(given, records.content_bytes(found[path], path))
-    except DeepFSError as error:
-        return FileDownloadResponse(given, error=error.code.value)
 
 
 # --- changing --------------------------------------------------------------------------------------------------------

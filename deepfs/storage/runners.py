@@ -19,7 +19,8 @@ from typing import Any, ClassVar, Final, Literal, TypeAlias, TypeVar, final
 import anyio
 from msgspec import Struct
 
-from deepfs.errors import BackendError, DeepFSError
+from deepfs._drivers import condition_of, failure_by, log_failure
+from deepfs.errors import DeepFSError
 from deepfs.search.flat import run_search, search_deadline
 from deepfs.search.request import FileFilter, SearchRequest
 from deepfs.storage.gathering import gather_each
@@ -181,7 +182,7 @@ class Storage(ABC):
     """Files by path, for one operation. The primitives of an `AsyncStorage` return awaitables of these results."""
 
     failures: ClassVar[tuple[type[Exception], ...]] = ()
-    """The exceptions of the driver that callers get as `backend_error`. Errors of `deepfs.errors` pass unchanged."""
+    """The exceptions of the driver that callers get as `backend_error` or `timeout`. Those of deepfs pass unchanged."""
 
     scope: Hashable = None
     """Identifies the storage: storages take turns in searching. Set for searches only."""
@@ -208,12 +209,19 @@ class Storage(ABC):
                     if self._awaits or type(request) is Work:
                         answer = await answer
                 except Exception as error:
-                    request = plan.throw(self.translate(error))
+                    request = plan.throw(self._report(error))
                 else:
                     request = plan.send(answer)
         except StopIteration as end:
             result = end.value
         return result
+
+    def _report(self, error: Exception) -> Exception:
+        """The error to raise for an error of a primitive or a transaction; what the driver said is logged."""
+        failure = self.translate(error)
+        if isinstance(failure, DeepFSError):
+            log_failure(failure)
+        return failure
 
     def _answer(self, request: Request) -> Any:
         """The answer to a request, or what is awaited for it."""
@@ -247,9 +255,7 @@ class Storage(ABC):
         """
         if isinstance(error, DeepFSError) or not isinstance(error, self.failures):
             return error
-        failure = BackendError(None, f"The storage failed ({type(error).__name__})")
-        failure.__cause__ = error
-        return failure
+        return failure_by(error, condition_of(error), "storage", "The storage")
 
     @abstractmethod
     def stat(self, paths: Sequence[str]) -> Any:
@@ -383,9 +389,9 @@ class BlockingStorage(Storage):
             with self.transaction(kind):
                 return self._run_plan(plan, deadline)
         except self.failures as error:
-            if (failure := self.translate(error)) is error:
+            if (failure := self._report(error)) is error:
                 raise
-            raise failure from error
+            raise failure from failure.__cause__
 
     def _run_plan(self, plan: Plan[T], deadline: Deadline) -> T:
         result: T
@@ -396,7 +402,7 @@ class BlockingStorage(Storage):
                 try:
                     answer = request.run(deadline) if type(request) is Work else self._answer(request)
                 except Exception as error:
-                    request = plan.throw(self.translate(error))
+                    request = plan.throw(self._report(error))
                 else:
                     request = plan.send(answer)
         except StopIteration as end:

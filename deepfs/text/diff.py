@@ -109,6 +109,22 @@ def difference(before: str, after: str) -> Replacement | None:
     return Replacement(after, len(spans), spans)
 
 
+def join_edits(before: str, after: str) -> tuple[str, str]:
+    """An `old`, which stands in one place of `before`, and the `new` for it that makes `after`; the texts differ."""
+    change = difference(before, after)
+    if change is None:
+        raise ValueError("an empty text has no place to edit")
+    start, end, more = change.spans[0].start, change.spans[-1].end, 1
+    # Without a carriage return, the line ends of an edit would become those of the file.
+    while (
+        ("\r" in before and "\r" not in before[start:end])
+        or before.find(before[start:end]) < start
+        or before.find(before[start:end], start + 1) >= 0
+    ):
+        start, end, more = max(0, start - more), min(len(before), end + more), more * 2
+    return before[start:end], after[start : len(after) - (len(before) - end)]
+
+
 def changed_places(before: str, after: str) -> list[Place] | None:
     """The places of whole lines in which `before` and `after` differ; None if `before` is empty."""
     change = difference(before, after)

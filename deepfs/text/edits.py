@@ -11,7 +11,7 @@ import re
 import unicodedata
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from difflib import SequenceMatcher
 from functools import lru_cache
 from heapq import nlargest
@@ -85,6 +85,17 @@ def replace(
     _check_growth(path, content, utf8_size(wanted_new) - utf8_size(wanted), limit)
     span = Span(place, place + len(wanted), wanted_new)
     return Replacement(f"{content[: span.start]}{span.text}{content[span.end :]}", 1, [span])
+
+
+def replace_each(path: str, content: str, edits: Iterable[tuple[str, str, bool]]) -> Iterator[Replacement]:
+    """The replacements of several edits, each `old`, `new` and `replace_all`, made one after the other.
+
+    Each raises as `replace` does.
+    """
+    for old, new, replace_all in edits:
+        made = replace(path, content, old, new, replace_all)
+        content = made.content
+        yield made
 
 
 def _with_crlf(text: str) -> str:

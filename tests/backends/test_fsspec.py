@@ -297,7 +297,7 @@ def test_errors_have_the_code_of_their_condition() -> None:
         assert_failed(FsspecBackend(Answering(pipe_file=error), retries=HASTY).write("/b.txt", "x"), code)
 
 
-@keeps("No text, result or `repr` has a URL", "the errors of Python that caused a result are attached")
+@keeps("No text, result or `repr` has a URL")
 def test_secrets_are_not_shown() -> None:
     options = dict.fromkeys(("password", "secret", "token"), "hunter2")
     backend = FsspecBackend("ftp://user:hunter2@127.0.0.1:9/x", **options)

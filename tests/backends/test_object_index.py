@@ -118,6 +118,11 @@ async def test_only_a_backend_with_an_index_refreshes_it() -> None:
         await ObjectStoreBackend("memory://").arefresh_index()
 
 
-def test_an_index_needs_a_backend_that_finds() -> None:
+def test_an_index_needs_a_backend_that_finds_in_a_fixed_namespace(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="Postgres or SQLite"):
-        BucketBackend(MemoryBackend())
+        ObjectStoreBackend("memory://", index=MemoryBackend())
+    with pytest.raises(TypeError, match="index"):
+        ObjectStoreBackend("memory://", index="index.db")  # type: ignore[arg-type]
+    by_caller = SqliteBackend(tmp_path / "index.db", lambda _: "index")
+    with pytest.raises(ValueError, match="fixed namespace"):
+        ObjectStoreBackend("memory://", lambda _: "ada", index=by_caller)

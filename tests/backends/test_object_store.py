@@ -105,10 +105,10 @@ async def test_errors_show_neither_addresses_nor_secrets(s3_server: S3Server, ca
         await backend.awrite("/a", "x"),
         await backend.agrep("x"),
     ]
-    assert [result.error for result in results] == ["Error: The object store failed (GenericError)"] * 4
+    assert [result.error for result in results] == ["Error: The object store failed: connection refused"] * 4
     shown = repr([results, backend]) + caplog.text
     assert "127.0.0.1" not in repr([results, backend])
-    assert "a-secret-key" not in shown + repr([vars(backend), vars(backend._client), vars(backend._keys)])
+    assert "a-secret-key" not in shown + repr([vars(backend), vars(backend._client), vars(backend._bucket().keys)])
 
 
 def test_options_of_the_client_stand_beside_those_of_the_store(s3_server: S3Server) -> None:
@@ -193,7 +193,7 @@ def test_keys_and_paths_are_one_to_one() -> None:
 
 async def test_a_key_that_is_too_long_is_refused_before_anything_is_sent(backend: S3Backend, proxy: HttpProxy) -> None:
     too_long = "/d/" + "/".join(["a" * 250] * 4) + "/very-very-long"
-    assert not backend._keys.fits(too_long)
+    assert not backend._bucket().keys.fits(too_long)
     assert (await backend.awrite(too_long, "x")).code == ErrorCode.INVALID_PATH
     assert (await backend.aread(too_long)).code == ErrorCode.FILE_NOT_FOUND
     assert (await backend.adelete(too_long)).code == ErrorCode.FILE_NOT_FOUND
@@ -417,7 +417,7 @@ async def test_a_text_that_changes_between_its_parts_is_read_anew(
 async def test_a_large_binary_file_is_not_fetched_beyond_the_limit(
     backend: S3Backend, proxy: HttpProxy, store: Any, prefix: str
 ) -> None:
-    backend._max_bytes = backend._shared.max_bytes = 2 * MB
+    backend._max_bytes = backend._bucket().max_bytes = 2 * MB
     await put(store, f"{prefix}/a.png", b"\x89PNG" * MB)
     await put(store, f"{prefix}/a.txt", b"\xff" * (3 * MB))
     proxy.sent = 0

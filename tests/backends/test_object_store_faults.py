@@ -181,7 +181,7 @@ async def test_a_slow_answer_is_a_lost_one(
     assert (await backend.aread("/a")).ok
     proxy.fault = lambda request: Fault(delay=3)
     for result in (await backend.aread("/a"), await backend.aedit("/a", "x", "y"), await backend.als("/")):
-        assert (result.code, result.error) == ("backend_error", "Error: The object store did not answer in time")
+        assert (result.code, result.error) == ("timeout", "Error: The object store failed: timed out")
 
 
 async def test_a_storm_of_refusals_ends_in_clear_errors(backend: S3Backend, proxy: HttpProxy, other: S3Backend) -> None:

@@ -171,10 +171,7 @@ async def test_a_role_without_any_right_gets_a_clear_error(postgres_dsn: str) ->
     await in_thread(sql, postgres_dsn, "CREATE ROLE nobody_at_all LOGIN")
     async with PostgresBackend(postgres_dsn.replace("postgres@", "nobody_at_all@"), "t") as backend:
         result = await backend.awrite("/a", "x")
-    assert (result.code, result.error) == (
-        "backend_error",
-        "Error: The role lacks a right in the database (InsufficientPrivilegeError)",
-    )
+    assert (result.code, result.error) == ("permission_denied", "Error: The database refused access")
 
 
 async def test_another_schema_and_table(postgres_dsn: str) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -325,3 +326,27 @@ def test_on_a_terminal_lines_fit_and_nothing_forges_them(tmp_path: Path, columns
     assert found == f"\x1b[35mfile-07.txt\x1b[0m\n\x1b[32m1\x1b[0m:{needle} \\x1b[2J\\x07 and {needle}\n"
     plain = on_terminal(["grep", "needle"], columns=columns, cwd=tmp_path, NO_COLOR="1")
     assert plain == "file-07.txt\n1:needle \\x1b[2J\\x07 and needle\n"
+
+
+@pytest.mark.parametrize(
+    "command", [("cat",), ("head",), ("ls",), ("grep", "x"), ("rm",), ("cp",)], ids=lambda words: words[0]
+)
+def test_a_storage_that_cannot_be_reached_is_told_in_one_line(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("ACCESS_KEY_ID", "id"), ("SECRET_ACCESS_KEY", "hunter2"), ("REGION", "us-east-1")):
+        monkeypatch.setenv(f"AWS_{name}", value)
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        host = f"127.0.0.1:{closed.getsockname()[1]}"
+        for address in (
+            f"postgresql://user:hunter2@{host}/x?sslmode=disable",
+            f"store+postgresql://user:hunter2@{host}/x?sslmode=disable",
+            f"s3://bucket/dir?endpoint=http://{host}&allow_http=true",
+        ):
+            more = (tmp_path / "copy",) if command == ("cp",) else ()
+            done = deepfs(*command, f"{address}#/a", *more)
+            assert done.status in (1, 2)
+            assert done.out == ""
+            assert done.err.endswith(" failed: connection refused\n")
+            assert done.err.count("\n") == 1

@@ -29,7 +29,7 @@ def _command_and_output(text: str) -> tuple[str, str]:
 
 @pytest.mark.parametrize(
     ("page", "examples"),
-    [("README.md", 1), ("docs/quickstart.md", 9), ("docs/command-line.md", 0), ("docs/agent-command.md", 0)],
+    [("docs/quickstart.md", 9), ("docs/command-line.md", 0), ("docs/agent-command.md", 0)],
 )
 def test_commands_print_what_the_page_says(
     page: str, examples: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

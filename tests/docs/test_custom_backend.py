@@ -12,8 +12,6 @@ from typing import Any, Final
 from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser
 
-from deepfs.testing.conformance.surface import TransferConformance
-
 ROOT: Final = Path(__file__).parents[2]
 
 
@@ -27,7 +25,6 @@ def names_of(page: Path) -> Mapping[str, Any]:
 
 
 PAGE: Final = names_of(ROOT / "docs" / "custom-backends.md")
-README: Final = names_of(ROOT / "README.md")
 
 
 class TestKeyValueBackend(PAGE["TestKeyValueBackend"]):
@@ -36,11 +33,3 @@ class TestKeyValueBackend(PAGE["TestKeyValueBackend"]):
 
 class TestPublishedDocuments(PAGE["TestPublishedDocuments"]):
     """The test class of the page for a backend that only reads, unchanged."""
-
-
-class TestHooksOfTheReadme(TransferConformance):
-    """The backend and the raw access of the README's test class. The whole suite over that backend runs elsewhere."""
-
-    backend = vars(README["TestFilesInADirectory"])["backend"]
-    raw_put = README["TestFilesInADirectory"].raw_put
-    raw_peek = README["TestFilesInADirectory"].raw_peek

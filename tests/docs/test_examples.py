@@ -3,6 +3,7 @@
 Examples in the form of a dialogue print the output shown; a comment after a `print` is the text that it prints.
 """
 
+import logging
 import re
 from pathlib import Path
 from typing import Final
@@ -34,6 +35,7 @@ def test_examples_run(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(logging.getLogger("deepfs"), "handlers", [])
     for example in Sybil(parsers=[PythonCodeBlockParser()]).parse(path).examples():
         example.evaluate()
     printed = capsys.readouterr().out.splitlines()

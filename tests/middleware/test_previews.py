@@ -71,8 +71,15 @@ TREE = ["/d/ is deleted (files: 2, directories: 1, 3 bytes)", "  /d/x (1 byte)",
 DOTS = "[This call would fail: Invalid path '/../x': '..' is not allowed; name the path from '/']"
 HUNK = ["[/a: 1 line added, 1 line removed]", "--- /a", "+++ /a", "@@ -1,3 +1,3 @@", " one", "-two", "+2", " three"]
 
+EDITS = [
+    {"old_string": "one", "new_string": "1"},
+    {"old_string": "t", "new_string": "T", "replace_all": True},
+]
+SEVERAL = ["[/a: 3 lines added, 3 lines removed]", "-one", "-two", "-three", "+1", "+Two", "+Three"]
+
 SHOWN: dict[str, tuple[Any, list[str]]] = {
     "edit": (EDIT, HUNK),
+    "several edits": (call("edit_file", file_path="/a", edits=EDITS), SEVERAL),
     "create": (call("write_file", file_path="/n", content="x\n"), ["--- /dev/null", "+++ /n", "@@ -0,0 +1,1 @@", "+x"]),
     "replace": (OVER, ["-1", "\\ No newline at end of file", "+2"]),
     "create over a file": (call("write_file", file_path="/a", content="x"), [NO_OVERWRITE]),

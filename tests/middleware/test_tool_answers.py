@@ -201,6 +201,7 @@ MISSING = [
     ("delete", "/src/*", "Wildcards are not expanded in a path: find the paths with glob."),
     ("delete", "/src/utils.py", "not found. It may be deleted already. Did you mean /src/util.py?"),
 ]
+EDIT = {"old_string": "one", "new_string": "1"}
 ADVICE: list[tuple[str, dict[str, Any], str]] = [
     ("ls", {"path": "~/src"}, "start the path with '/'. Give another absolute path."),
     ("ls", {"path": "../"}, "name the path from '/'. Give another absolute path."),
@@ -227,6 +228,12 @@ ADVICE: list[tuple[str, dict[str, Any], str]] = [
     ("edit_file", {"file_path": "/README.md", "old_string": "x", "new_string": "b"}, "without line numbers."),
     ("edit_file", {"file_path": "/README.md", "old_string": "tow", "new_string": "b"}, "or read the file again."),
     ("edit_file", {"file_path": "/README.md", "old_string": "o", "new_string": "b"}, "replace_all"),
+    ("edit_file", {"file_path": "/README.md"}, "old_string and new_string are missing. edit_file takes"),
+    ("edit_file", {"file_path": "/README.md", "new_string": "b", "edits": [EDIT]}, "but not both"),
+    ("edit_file", {"file_path": "/README.md", "edits": [EDIT, {"old": "b"}]}, "edits.1.old_string is missing"),
+    ("edit_file", {"file_path": "/README.md", "edits": [EDIT, EDIT]}, "This was edit 2 of 2; nothing was changed."),
+    ("edit_file", {"file_path": "/a.bin", "edits": [EDIT]}, "Leave it as it is, and say so."),
+    ("edit_file", {"file_path": "/none.md", "edits": [EDIT]}, "Did you mean /notes/?"),
     ("move", {"source": "/README.md", "destination": "/new/"}, "give /new/README.md."),
     ("move", {"source": "/README.md", "destination": "../a.md"}, "from '/'. Give another absolute path."),
     ("move", {"source": "/src", "destination": "/README.md", "overwrite": True}, "Choose another destination."),
@@ -255,6 +262,15 @@ def test_errors_say_what_to_do_next_with_the_tool_that_was_called() -> None:
         assert text.startswith(("Error: ", "Invalid regex pattern: ")), text
         assert told in text, text
         assert len(text) < 400
+
+
+def test_a_place_in_a_file_may_be_read_as_searches_name_it() -> None:
+    backend = stored(**{"/a.py": "".join(f"{number}\n" for number in range(1, 100)), "/b:7": "b"})
+    around = "50\t50\n51\t51\n[Lines 50 to 51 of 99. Read on with offset=51]"
+    assert says(backend, "read_file", file_path="/a.py:51", limit=2) == around
+    assert says(backend, "read_file", file_path="/a.py:51:3", limit=2) == around
+    assert says(backend, "read_file", file_path="/b:7") == "1\tb"
+    assert says(backend, "read_file", file_path="/a.py:900", limit=2).endswith("not found. Did you mean /a.py?")
 
 
 def test_advice_names_only_tools_that_are_offered(tmp_path: Any) -> None:

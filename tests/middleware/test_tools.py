@@ -80,6 +80,12 @@ def test_every_tool_works_in_one_session(session: Session) -> None:
     assert session.says("read_file", file_path="/src/a.py") == "1\tone\n2\ttwo"
     edited = session.says("edit_file", file_path="/src/a.py", old_string="one\ntwo", new_string="ONE\ntwo")
     assert edited == "Replaced 1 occurrence in /src/a.py"
+    several = [{"old_string": "ONE\n", "new_string": "one\n1\n"}, {"old_string": "1\n", "new_string": ""}]
+    assert session.says("edit_file", file_path="/src/a.py", edits=several) == "Replaced 2 occurrences in /src/a.py"
+    wrong = session.fails("edit_file", file_path="/src/a.py", edits=[*several, {"old_string": "9", "new_string": ""}])
+    assert wrong.endswith("This was edit 1 of 3; nothing was changed.")
+    [match] = session.do("read_file", file_path="/src/a.py").content.splitlines()[:1]
+    assert match == "1\tone"
     assert session.says("grep", pattern="two") == "/src/a.py\n/src/deep/b.py"
     assert session.says("grep", pattern="t.o", regex=True, glob="a.*", output_mode="content") == "/src/a.py:\n  2: two"
     assert session.says("grep", pattern="(?i)TWO", regex=True, output_mode="count") == "/src/a.py: 1\n/src/deep/b.py: 1"
@@ -97,7 +103,17 @@ def test_all_calls_of_one_turn_take_effect(session: Session) -> None:
     made = [call("write_file", file_path=f"/out/{number}", content=str(number)) for number in range(40)]
     edits = [
         call("edit_file", file_path="/shared", old_string=f"line {number};", new_string=f"LINE {number};")
-        for number in range(40)
+        for number in range(0, 40, 4)
+    ]
+    edits += [
+        call(
+            "edit_file",
+            file_path="/shared",
+            edits=[
+                {"old_string": f"line {each};", "new_string": f"LINE {each};"} for each in range(number, number + 3)
+            ],
+        )
+        for number in range(1, 40, 4)
     ]
     assert {message.status for message in session.turn(*made, *edits)} == {"success"}
     assert len(session.says("glob", pattern="/out/*").splitlines()) == 40

@@ -30,7 +30,8 @@ class CountingModel(ScriptedModel):
 
     @property
     def tokens(self) -> int:
-        return count_tokens_approximately([each for each in self.asked[0] if each.type == "system"], tools=self._bound)
+        same = [tool for tool in self._bound if tool.name != "write_todos"]  # deepagents has it on demand only.
+        return count_tokens_approximately([each for each in self.asked[0] if each.type == "system"], tools=same)
 
 
 def files() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The benchmarks: equal answers are demanded, a quick run works, the README has the stored figures."""
+"""The benchmarks: equal answers are demanded, a quick run works, the documents have the stored figures."""
 
 import asyncio
 import os
@@ -63,9 +63,10 @@ def test_a_quick_run_compares_with_deepagents_and_is_stored(tmp_path: Path) -> N
 # --- stored runs -----------------------------------------------------------------------------------------------------
 
 
-def test_the_readme_has_the_figures_of_the_stored_runs() -> None:
-    text = report.README.read_text(encoding="utf-8")
-    assert text == report.replaced(text, stored()), "nox -s bench -- --readme writes them anew"
+@pytest.mark.parametrize("document", report.DOCUMENTS, ids=lambda document: document.name)
+def test_documents_have_the_figures_of_the_stored_runs(document: Path) -> None:
+    written = document.read_text(encoding="utf-8")
+    assert written == report.replaced(document, stored()), "nox -s bench -- --write writes them anew"
 
 
 def test_stored_runs_lie_in_the_directories_of_their_machines_and_name_no_other_place() -> None:

@@ -150,7 +150,7 @@ class Difference(NamedTuple):
 
 
 def reason(case: Case, difference: Difference) -> str | None:
-    """Why the results differ, if docs/migration.md says so; otherwise None."""
+    """Why the results differ, if docs/differences.md says so; otherwise None."""
     _, (name, arguments), theirs, ours = difference
     path = arguments.get("path", "/")
     if name == "ls" and theirs != FAILED and children(theirs, path) == [] and ours == FAILED:
@@ -206,4 +206,4 @@ def test_a_model_is_shown_the_same_of_a_class_of_ones_own(
             assert why is not None, f"seed {seed}: {difference}\n{case.code}"
             known[why] += 1
     tell = telling(record_property)
-    tell(f"{number} classes, {compared} calls; {known.total()} answers differ as docs/migration.md says: {dict(known)}")
+    tell(f"{number} classes, {compared} calls; {known.total()} answers differ as documented: {dict(known)}")

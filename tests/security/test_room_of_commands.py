@@ -111,7 +111,7 @@ async def test_a_command_cannot_hide_what_it_has_open() -> None:
     """The kernel shows only to root what a program has open that may not be read."""
     program = _RUN.replace("files take more than", "hides which files")
     exit_code, is_hidden, output = await printed(
-        ACCOUNTS[-1], program, f"{UNREADABLE}; ./head -c 20000000 <&8 >&7; exec ./sleep 50"
+        ACCOUNTS[-1], program, f"{UNREADABLE}; ./head -c 1000000 <&8 >&7; exec ./sleep 50"
     )
     assert (exit_code, is_hidden) == (None, True), output
 

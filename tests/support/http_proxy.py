@@ -39,6 +39,8 @@ class Fault:
     """Whether the server gets the request."""
     status: int | None = None
     """The status of an error that is answered, whatever the server does."""
+    body: bytes = _SLOW_DOWN
+    """What is answered with it."""
     sent: int | None = None
     """How many bytes of the answer are sent before the connection is cut; None is all."""
     delay: float = 0
@@ -95,8 +97,8 @@ class HttpProxy:
             await asyncio.to_thread(fault.then)
         await asyncio.sleep(fault.delay)
         if fault.status is not None:
-            head = f"HTTP/1.1 {fault.status} Fault\r\nContent-Length: {len(_SLOW_DOWN)}\r\n\r\n"
-            return _Answer(head.encode() + (b"" if request.method == "HEAD" else _SLOW_DOWN), is_last=False)
+            head = f"HTTP/1.1 {fault.status} Fault\r\nContent-Length: {len(fault.body)}\r\n\r\n"
+            return _Answer(head.encode() + (b"" if request.method == "HEAD" else fault.body), is_last=False)
         is_cut = fault.sent is not None or not fault.reaches
         return _Answer(content[: fault.sent], is_last=is_cut or b"connection: close" in content[:2000].lower())
 

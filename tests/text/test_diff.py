@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deepfs.text.diff import TextDiff, difference, disjoint, line_changes, merge_texts
+from deepfs.text.diff import TextDiff, difference, disjoint, join_edits, line_changes, merge_texts
+from deepfs.text.edits import replace
 
 lines = st.lists(st.sampled_from(["a\n", "b\n", "c\r\n", "\n", "d", "e\u2028f\n"]), max_size=12).map("".join)
 
@@ -19,6 +20,12 @@ def test_applying_the_spans_gives_the_other_text(before: str, after: str) -> Non
         copied = span.end
     assert "".join([*pieces, before[copied:]]) == after == change.content
     assert (change.spans == []) == (before == after)
+
+
+@given(lines.filter(bool), lines)
+def test_edits_are_joined_to_one_with_the_same_effect(before: str, after: str) -> None:
+    if before != after:
+        assert replace("/a", before, *join_edits(before, after)).content == after
 
 
 @given(st.lists(st.sampled_from(["keep", "mine", "theirs"]), min_size=1, max_size=40), st.data())

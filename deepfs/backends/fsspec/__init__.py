@@ -1,7 +1,7 @@
 """Files in any filesystem of fsspec."""
 
 import os
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from hashlib import sha256
@@ -11,11 +11,12 @@ from deepfs._brief import address
 from deepfs.backends.flat import StorageBackend
 from deepfs.backends.fsspec.calls import FilesystemCalls, protocols_of
 from deepfs.backends.fsspec.files import AwaitedFiles, BlockingFiles
+from deepfs.backends.namespace import NamespaceFactory, check_chosen_prefix, check_prefix, choice_in, fixed_or_chosen
 from deepfs.backends.protocol import BackendProtocol, Capabilities
 from deepfs.storage.retries import RetryPolicy, check_policy
 from deepfs.storage.runners import Storage
 from deepfs.text import paths
-from deepfs.text.arguments import check_bool, check_installed, check_string
+from deepfs.text.arguments import check_bool, check_installed
 from deepfs.text.entries import StoragePlace, flat_place
 from deepfs.threads import pool
 from deepfs.threads.forks import ForkSafeLock
@@ -43,7 +44,9 @@ class FsspecBackend(StorageBackend):
 
     Args:
         url_or_filesystem: A URL of fsspec, or a filesystem object. The backend does not close an object.
-        root: The directory in the filesystem, behind that of the URL.
+        root: The directory in the filesystem, behind that of the URL: a path; a tuple of names, of which each is one
+            segment whatever it holds; or a factory of these that gets the `Runtime` of the running node (None outside
+            a graph).
         retries: How often and how long failing calls are tried again; None is the default policy.
         unsafe_overwrites: Whether files are changed without the check that no other process has changed them since
             they were read. It saves a call.
@@ -58,13 +61,13 @@ class FsspecBackend(StorageBackend):
     """
 
     capabilities: Capabilities = Capabilities(keeps_created_at=False, durable=True)
-    _shown = ("_source.shown", "root=_inner")
+    _shown = ("_source.shown", "root=_given_root")
     _asks_together = True
 
     def __init__(
         self,
         url_or_filesystem: Any,
-        root: str = "",
+        root: str | Sequence[str] | NamespaceFactory = "",
         *,
         retries: RetryPolicy | None = None,
         unsafe_overwrites: bool = False,
@@ -72,11 +75,12 @@ class FsspecBackend(StorageBackend):
         **storage_options: Any,
     ) -> None:
         super().__init__(max_file_size_mb=max_file_size_mb)
-        check_string("root", root)
+        self._root = fixed_or_chosen("root", root, check_prefix, check_chosen_prefix)
+        self._choice = choice_in(self._root)
+        self._given_root = root if callable(root) else self._root()
         self._retries = check_policy(retries)
         check_bool("unsafe_overwrites", unsafe_overwrites)
         self._source = _source_of(url_or_filesystem, storage_options)
-        self._inner = paths.normalize(root)
         self._unsafe_overwrites = unsafe_overwrites
         if "memory" in self._source.protocols:
             self.capabilities = Capabilities(keeps_created_at=False)
@@ -84,11 +88,11 @@ class FsspecBackend(StorageBackend):
     def _storage(self) -> Storage:
         kind = AwaitedFiles if self._source.is_async else BlockingFiles
         opened = partial(self._source.open, self._retries)
-        return kind(opened, _join(self._source.root, self._inner), checks=not self._unsafe_overwrites)
+        return kind(opened, _join(self._source.root, self._root()), checks=not self._unsafe_overwrites)
 
     def _full(self, path: str) -> str:
         """The path of a file in the filesystem, whichever backend reaches it."""
-        top = _join(self._source.root, self._inner).strip("/")
+        top = _join(self._source.root, self._root()).strip("/")
         return f"/{top}{'' if path == '/' else path}" if top else path
 
     def _scope(self) -> Hashable:

@@ -12,15 +12,14 @@ from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from deepfs._drivers import FORBIDDEN, condition_of, failure_by
 from deepfs.errors import (
     BackendError,
-    DeadlineError,
     DeepFSError,
     InvalidPathError,
     IsDirectoryError,
     NotDirectoryError,
     NotSupportedError,
-    PermissionDeniedError,
 )
 from deepfs.storage.gathering import gather_each
 from deepfs.storage.retries import Requests, RetryPolicy
@@ -67,26 +66,24 @@ def _is_of_a_client(error: Exception) -> bool:
 
 
 def _leaf_of(error: Exception, path: str) -> DeepFSError:
-    """The error of deepfs for an error of a filesystem. Its text has nothing of the text of `error`.
+    """The error of deepfs for an error of a filesystem.
 
     It has a path if it is about that path only, not about the filesystem.
     """
     number = error.errno if isinstance(error, OSError) else None
-    if isinstance(error, PermissionError) or number in _REFUSED:
-        return PermissionDeniedError(path, "the filesystem refuses it")
+    condition = condition_of(error)
+    if condition is None and (isinstance(error, PermissionError) or number in _REFUSED):
+        condition = FORBIDDEN
     if isinstance(error, IsADirectoryError):
         return IsDirectoryError(path)
     if isinstance(error, NotADirectoryError):
         return NotDirectoryError(path)
     if isinstance(error, NotImplementedError | io.UnsupportedOperation) or number in _NOT_OFFERED:
         return NotSupportedError.because(path, "the filesystem does not offer this")
-    if isinstance(error, TimeoutError):
-        return DeadlineError.because(path, "the filesystem did not answer in time")
     if number == errno.ENAMETOOLONG:
         return InvalidPathError(path, "it is too long for the filesystem")
-    if is_transient(error) or path == "/":
-        return BackendError(None, f"The filesystem failed ({type(error).__name__})")
-    return BackendError(path, f"the filesystem failed ({type(error).__name__})")
+    is_about_path = condition is FORBIDDEN or (condition is None and not is_transient(error) and path != "/")
+    return failure_by(error, condition, "fsspec", "The filesystem", path if is_about_path else None)
 
 
 @contextmanager
@@ -97,7 +94,8 @@ def leaf_errors(path: str) -> Iterator[None]:
     except DeepFSError:
         raise
     except Exception as error:
-        raise _leaf_of(error, path) from error
+        failure = _leaf_of(error, path)
+        raise failure from failure.__cause__
 
 
 # --- answers ---------------------------------------------------------------------------------------------------------

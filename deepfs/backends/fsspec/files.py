@@ -12,6 +12,7 @@ from uuid import uuid4
 
 from msgspec.structs import replace
 
+from deepfs._drivers import NO_BUCKET, condition_of
 from deepfs.backends.fsspec.calls import FilesystemCalls, check_answer, is_transient, leaf_errors, stat_of
 from deepfs.errors import (
     BackendError,
@@ -251,7 +252,9 @@ class FilesystemFiles:
             self._forget_listings()
             try:
                 answer = await self._calls.call("ls", self._name(directory), detail=True)
-            except (FileNotFoundError, NotADirectoryError):
+            except (FileNotFoundError, NotADirectoryError) as error:
+                if condition_of(error) is NO_BUCKET:
+                    raise
                 return []
             return list(self._check_entries(directory, check_answer(answer, list, tuple)))
 

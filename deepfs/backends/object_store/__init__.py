@@ -9,12 +9,21 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 import anyio
 
 from deepfs.backends.flat import StorageBackend
+from deepfs.backends.namespace import (
+    MOST_PLACES,
+    NamespaceFactory,
+    check_chosen_prefix,
+    check_prefix,
+    choice_in,
+    fixed_or_chosen,
+    namespace_beneath,
+)
 from deepfs.backends.object_store.client import BLOCK_BYTES, FoundObject, ObjectClient
 from deepfs.backends.object_store.files import (
     Bucket,
@@ -26,7 +35,7 @@ from deepfs.backends.object_store.files import (
     read_chunks,
     rechunk,
 )
-from deepfs.backends.object_store.index import Objects, SearchIndex
+from deepfs.backends.object_store.index import Objects, SearchIndex, check_index
 from deepfs.backends.object_store.keys import (
     BucketPlace,
     Keys,
@@ -56,15 +65,9 @@ from deepfs.text.entries import StoragePlace, flat_place
 from deepfs.text.flat_tree import Change, ChangedError, FileStat, change_of
 from deepfs.text.lines import check_window
 from deepfs.threads.locks import path_locks
-from deepfs.types import FileDataV2, FileUploadResponse, ReadResult
+from deepfs.types import FileDataV2, FileUploadResponse, ReadResult, failed_item
 
 __all__ = ["ObjectStoreBackend", "S3Backend"]
-
-
-def _check_place(name: str, given: object) -> None:
-    if callable(given):
-        raise TypeError(f"{name} must be a string: a function that returns one is not taken here")
-    check_string(name, given)
 
 
 class ObjectStoreBackend(StorageBackend):
@@ -80,29 +83,32 @@ class ObjectStoreBackend(StorageBackend):
     Args:
         store: A URL (`s3://bucket/prefix`, `gs://bucket`, `az://container`, `memory://`), or a store of obstore, which
             stays the caller's.
-        prefix: The directory in the store that is the root of the backend.
+        prefix: The directory in the store that is the root of the backend: a path; a tuple of names, of which each is
+            one segment whatever it holds; or a factory of these that gets the `Runtime` of the running node (None
+            outside a graph).
         retries: How often requests are sent, and how long changes are planned anew; None is `RetryPolicy()`.
         unsafe_overwrites: Use a store that ignores the conditions of puts. Changes of other processes are then
             overwritten.
         index: A `PostgresBackend` or `SqliteBackend` that keeps a copy of what can be searched, so that searches fetch
-            only what may match. Give it a namespace of its own, which all clients of the bucket may share. It is not
-            closed. Changes by clients without the index are found after `arefresh_index`.
+            only what may match. Give it a namespace of its own, which all clients of the bucket may share; prefixes of
+            a factory have theirs beneath it. It is not closed. Changes by clients without the index are found after
+            `arefresh_index`.
         max_file_size_mb: The largest file, in units of 1,048,576 bytes, that is searched, or shown if it is binary.
         **options: Options of obstore's store for the URL, such as `region`, `endpoint` or `allow_http`.
 
     Raises:
         ModuleNotFoundError: Without the extra `objectstore`.
-        TypeError: `store` is no store, or an argument is of another type. A function is not taken for a text.
+        TypeError: `store` is no store, or an argument is of another type.
         ValueError: For a URL, a prefix or options that cannot be used. No option's value is in its text.
     """
 
     _asks_together = True
-    _shown = ("_url_shown",)
+    _shown = ("_url_shown", "prefix=_prefix_shown")
 
     def __init__(
         self,
         store: Any,
-        prefix: str = "",
+        prefix: str | Sequence[str] | NamespaceFactory = "",
         *,
         retries: RetryPolicy | None = None,
         unsafe_overwrites: bool = False,
@@ -111,54 +117,70 @@ class ObjectStoreBackend(StorageBackend):
         **options: Any,
     ) -> None:
         super().__init__(max_file_size_mb=max_file_size_mb)
-        _check_place("prefix", prefix)
+        self._prefix = fixed_or_chosen("prefix", prefix, check_prefix, check_chosen_prefix)
+        self._choice = choice_in(self._prefix)
         self._retries = check_policy(retries)
-        place = self._open_store(store, prefix, options)
-        self._keys = Keys(place.root, place.above)
+        place = self._place = self._open_store(store, options)
         self._bucket_id = place.scope
-        self._url_shown = display_url(place.scope, self._keys.whole("/"))
+        keys = Keys(place.root if self._choice else paths.join(place.root, self._prefix()[1:]), place.above)
+        self._url_shown = display_url(place.scope, keys.whole("/"))
+        self._prefix_shown = prefix if callable(prefix) else None
         self._is_checked = unsafe_overwrites
-        self._client = ObjectClient(place, self._keys, self._retries, is_conditional=not unsafe_overwrites)
-        self._shared = Bucket(self._client, self._keys, self._max_bytes, self._check_conditions)
+        self._client = ObjectClient(place, keys, self._retries, is_conditional=not unsafe_overwrites)
+        self._index = index
         if index is not None:
-            objects = Objects(
-                lambda: self._storage().pages(),
-                lambda wanted: self._storage().stat_for_index(wanted),
-                lambda wanted: self._storage().fetch_for_index(wanted),
-                self._max_bytes,
-            )
-            self._shared.index = SearchIndex(index, objects, identity(place.scope, self._keys.whole("/")))
+            check_index(index, is_shared=self._choice is not None)
             self._finds = True
+        self._bucket_at = lru_cache(MOST_PLACES)(self._open_bucket)
         self.capabilities: Capabilities = Capabilities(
             durable=not self._client.in_memory, atomic_between_processes=not unsafe_overwrites
         )
 
-    def _open_store(self, store: Any, prefix: str, options: dict[str, Any]) -> BucketPlace:
+    def _open_store(self, store: Any, options: dict[str, Any]) -> BucketPlace:
         if not isinstance(store, str):
             if options:
                 raise TypeError("options are for the store of a URL; this one was made by the caller")
-            return as_store(store, prefix)
-        return store_of_url(store, prefix, options, self._retries.attempts)
+            return as_store(store)
+        return store_of_url(store, options, self._retries.attempts)
+
+    def _bucket(self) -> Bucket:
+        """What is known below the prefix of the caller."""
+        return self._bucket_at(self._prefix())
+
+    def _open_bucket(self, prefix: str) -> Bucket:
+        keys = Keys(paths.join(self._place.root, prefix[1:]), self._place.above)
+        client = self._client.with_keys(keys)
+        bucket = Bucket(client, keys, self._max_bytes, partial(self._check_conditions, client))
+        if self._index is not None:
+            objects = Objects(
+                lambda: ObjectFiles(bucket).pages(),
+                lambda wanted: ObjectFiles(bucket).stat_for_index(wanted),
+                lambda wanted: ObjectFiles(bucket).fetch_for_index(wanted),
+                self._max_bytes,
+            )
+            database = self._index if self._choice is None else namespace_beneath(self._index, prefix)
+            bucket.index = SearchIndex(database, objects, identity(self._bucket_id, keys.whole("/")))
+        return bucket
 
     def _storage(self) -> ObjectFiles:
-        return ObjectFiles(self._shared)
+        return ObjectFiles(self._bucket())
 
     def _scope(self) -> Hashable:
         return self._bucket_id
 
     async def astorage_place(self, path: str) -> StoragePlace:
-        whole = self._keys.whole(paths.normalize(path))
+        whole = self._bucket().keys.whole(paths.normalize(path))
         return flat_place(self._bucket_id, whole, storage=self._bucket_id, is_sole=self._client.in_memory)
 
     def _hold(self, *held: str) -> AbstractAsyncContextManager[None]:
-        return path_locks(self._bucket_id).hold(*map(self._keys.whole, held))
+        return path_locks(self._bucket_id).hold(*map(self._bucket().keys.whole, held))
 
     def _check_storable(self, path: str, data: FileDataV2) -> None:
-        check_key(self._keys, path)
+        check_key(self._bucket().keys, path)
 
     def _before_apply(self, changes: Sequence[Change]) -> Sequence[Change]:
         for change in changes:
-            check_key(self._keys, change.path)
+            check_key(self._bucket().keys, change.path)
         return changes
 
     # --- the search index ---
@@ -175,7 +197,7 @@ class ObjectStoreBackend(StorageBackend):
         Raises:
             DeepFSError: NotSupportedError without an index, BackendError if the store or the database failed.
         """
-        index = self._shared.index
+        index = self._bucket().index
         if index is None:
             raise NotSupportedError(backend=type(self).__name__, operation="refresh an index, since it has none")
         return await call_on_asyncio(index.refresh)
@@ -196,31 +218,17 @@ class ObjectStoreBackend(StorageBackend):
 
     async def adownload_stream(self, path: str, *, chunk_size: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
         path, chunk_size = paths.normalize(path), chunk_bytes(chunk_size)
-        found: FoundObject | None = None
-        if path != "/" and self._keys.fits(path):
-            found = await call_on_asyncio(lambda: self._client.fetch_range(path, 0, BLOCK_BYTES))
+        client, found = self._bucket().client, None
+        if path != "/" and client.keys.fits(path):
+            found = await call_on_asyncio(lambda: client.fetch_range(path, 0, BLOCK_BYTES))
         if found is None:
             await self._look(lambda: self._raise_missing(path))
             raise NotFoundError(path)
-        async for chunk in rechunk(self._blocks(path, found), chunk_size):
+        async for chunk in rechunk(_blocks(client, path, found), chunk_size):
             yield chunk
 
     def _raise_missing(self, path: str) -> Plan[None]:
         raise (yield from plans.missing_error(path))
-
-    async def _blocks(self, path: str, first: FoundObject) -> AsyncGenerator[bytes, None]:
-        block: FoundObject | None = first
-        start, size = 0, first.stat.size or 0
-        while block is not None and block.content:
-            yield block.content
-            start += len(block.content)
-            if start >= size:
-                return
-            block = await call_on_asyncio(
-                partial(self._client.fetch_range, path, start, start + BLOCK_BYTES, first.tag)
-            )
-        if start < size:
-            raise ConflictError(path, "it changed while it was downloaded")
 
     async def apresign(self, path: str, *, expires_in: float = 3600, method: Literal["GET", "PUT"] = "GET") -> str:
         """Return a URL with which anybody can read or replace a file for some time, without further credentials.
@@ -246,10 +254,11 @@ class ObjectStoreBackend(StorageBackend):
             raise ValueError(f"method is 'GET' or 'PUT', not {method!r}")
         if path == "/":
             raise IsDirectoryError(path)
-        check_key(self._keys, path)
-        if self._client.in_memory:
+        client = self._bucket().client
+        check_key(client.keys, path)
+        if client.in_memory:
             raise NotSupportedError(backend=type(self).__name__, operation="presigned URLs")
-        return await call_on_asyncio(lambda: self._client.presign(path, method, expires_in))
+        return await call_on_asyncio(lambda: client.presign(path, method, expires_in))
 
     def presign(self, path: str, *, expires_in: float = 3600, method: Literal["GET", "PUT"] = "GET") -> str:
         """`apresign`, for code without an event loop.
@@ -296,28 +305,15 @@ class ObjectStoreBackend(StorageBackend):
             if rest is None:
                 [response] = await self.aupload_files([(path, start)])
                 return response
-            target = paths.normalize(path)
-            check_key(self._keys, target)
-            await call_on_asyncio(self._check_conditions)
+            target, bucket = paths.normalize(path), self._bucket()
+            check_key(bucket.keys, target)
+            await call_on_asyncio(bucket.check_conditions)
             before = await self._look(lambda: self._replaceable(target))
-            async with self._announce_to_index(target):
-                await self._upload(target, before, start, rest)
+            async with _announce_to_index(bucket.index, target):
+                await _upload(bucket.client, target, before, start, rest)
         except DeepFSError as error:
-            return FileUploadResponse(path, error.code.value)
+            return failed_item(FileUploadResponse, path, error)
         return FileUploadResponse(path)
-
-    @asynccontextmanager
-    async def _announce_to_index(self, path: str) -> AsyncIterator[None]:
-        """Have the search index look at an object whose content it is not given, once it is stored or not."""
-        index = self._shared.index
-        if index is None:
-            yield
-            return
-        pending = await call_on_asyncio(partial(index.announce, [path]))
-        try:
-            yield
-        finally:
-            await run_shielded(partial(call_on_asyncio, partial(index.settle, pending)))
 
     def _replaceable(self, path: str) -> Plan[FileStat | None]:
         """The stat of the file that an upload replaces. Raises if there can be no file at `path`."""
@@ -325,59 +321,90 @@ class ObjectStoreBackend(StorageBackend):
         self._before_apply([change_of(path, found, FileDataV2("", "utf-8"))])
         return found.get(path)  # type: ignore[return-value]
 
-    async def _upload(self, path: str, before: FileStat | None, start: bytes, rest: AsyncIterator[bytes]) -> None:
-        """Store a stream in parts: none of it is there before all of it is.
-
-        The driver runs on asyncio, and takes the chunks one at a time from a task on any loop.
-        """
-        send, receive = anyio.create_memory_object_stream[bytes | None](0)
-        errors: list[BaseException] = []
-
-        async def put() -> None:
-            put_parts = partial(self._client.put_parts, path, before, read_chunks(receive))
-            # Shielded on this side: the driver must be there to be told to give up.
-            try:
-                await run_shielded(partial(call_on_asyncio, put_parts))
-            except DeepFSError as error:
-                errors.append(error)
-
-        async def hand(chunk: bytes | None) -> bool:
-            return await call_on_asyncio(partial(hand_over, send, chunk))
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(put)
-            try:
-                await hand(start)
-                async for chunk in rest:
-                    if not await hand(check_bytes("each chunk", chunk)):
-                        break
-                await hand(None)
-            except BaseException as error:
-                errors.append(error)
-                if not isinstance(error, Exception):
-                    raise
-            finally:  # Whoever closes it before all is there has the driver give up.
-                await run_shielded(partial(call_on_asyncio, send.aclose))
-        if errors:
-            raise errors[0]
-
-    async def _check_conditions(self) -> None:
+    async def _check_conditions(self, client: ObjectClient) -> None:
         """Refuse changes if the store does not keep the conditions of puts. It is found out once."""
         if self._is_checked:
             return
         if self._bucket_id in _bare_tags:
-            self._client.has_bare_tags = _bare_tags[self._bucket_id]
+            client.has_bare_tags = _bare_tags[self._bucket_id]
         else:
             # The name is too long for a path of the contract, so that nobody meets the object.
-            key = f"{self._keys.prefix}deepfs-probe-{secrets.token_hex(8)}".ljust(len(self._keys.prefix) + 300, "-")
-            if problem := await self._client.probe_conditions(key):
+            prefix = client.keys.prefix
+            key = f"{prefix}deepfs-probe-{secrets.token_hex(8)}".ljust(len(prefix) + 300, "-")
+            if problem := await client.probe_conditions(key):
                 raise NotSupportedError(
                     None,
                     f"The object store {problem}. ObjectStoreBackend(…, unsafe_overwrites=True) uses it all the same.",
                 )
-            if not self._client.in_memory:
-                _bare_tags[self._bucket_id] = self._client.has_bare_tags
-        self._is_checked = True
+            if client.in_memory:
+                self._is_checked = True
+            else:
+                _bare_tags[self._bucket_id] = client.has_bare_tags
+
+
+async def _blocks(client: ObjectClient, path: str, first: FoundObject) -> AsyncGenerator[bytes, None]:
+    block: FoundObject | None = first
+    start, size = 0, first.stat.size or 0
+    while block is not None and block.content:
+        yield block.content
+        start += len(block.content)
+        if start >= size:
+            return
+        block = await call_on_asyncio(partial(client.fetch_range, path, start, start + BLOCK_BYTES, first.tag))
+    if start < size:
+        raise ConflictError(path, "it changed while it was downloaded")
+
+
+@asynccontextmanager
+async def _announce_to_index(index: SearchIndex | None, path: str) -> AsyncIterator[None]:
+    """Have the search index look at an object whose content it is not given, once it is stored or not."""
+    if index is None:
+        yield
+        return
+    pending = await call_on_asyncio(partial(index.announce, [path]))
+    try:
+        yield
+    finally:
+        await run_shielded(partial(call_on_asyncio, partial(index.settle, pending)))
+
+
+async def _upload(
+    client: ObjectClient, path: str, before: FileStat | None, start: bytes, rest: AsyncIterator[bytes]
+) -> None:
+    """Store a stream in parts: none of it is there before all of it is.
+
+    The driver runs on asyncio, and takes the chunks one at a time from a task on any loop.
+    """
+    send, receive = anyio.create_memory_object_stream[bytes | None](0)
+    errors: list[BaseException] = []
+
+    async def put() -> None:
+        put_parts = partial(client.put_parts, path, before, read_chunks(receive))
+        # Shielded on this side: the driver must be there to be told to give up.
+        try:
+            await run_shielded(partial(call_on_asyncio, put_parts))
+        except DeepFSError as error:
+            errors.append(error)
+
+    async def hand(chunk: bytes | None) -> bool:
+        return await call_on_asyncio(partial(hand_over, send, chunk))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(put)
+        try:
+            await hand(start)
+            async for chunk in rest:
+                if not await hand(check_bytes("each chunk", chunk)):
+                    break
+            await hand(None)
+        except BaseException as error:
+            errors.append(error)
+            if not isinstance(error, Exception):
+                raise
+        finally:  # Whoever closes it before all is there has the driver give up.
+            await run_shielded(partial(call_on_asyncio, send.aclose))
+    if errors:
+        raise errors[0]
 
 
 _bare_tags: dict[Hashable, bool] = {}
@@ -389,14 +416,17 @@ class S3Backend(ObjectStoreBackend):
 
     Args:
         bucket: The name of the bucket.
-        prefix: The directory in the bucket that is the root of the backend.
+        prefix: The directory in the bucket that is the root of the backend: a path; a tuple of names, of which each
+            is one segment whatever it holds; or a factory of these that gets the `Runtime` of the running node (None
+            outside a graph).
         region: The region; None is that of the environment.
         endpoint_url: The address of the server; None is that of Amazon. An `http://` address is not encrypted.
         retries: How often requests are sent, and how long changes are planned anew; None is `RetryPolicy()`.
         unsafe_overwrites: Use a store that ignores the conditions of puts.
         index: A `PostgresBackend` or `SqliteBackend` that keeps a copy of what can be searched, so that searches fetch
-            only what may match. Give it a namespace of its own, which all clients of the bucket may share. It is not
-            closed. Changes by clients without the index are found after `arefresh_index`.
+            only what may match. Give it a namespace of its own, which all clients of the bucket may share; prefixes of
+            a factory have theirs beneath it. It is not closed. Changes by clients without the index are found after
+            `arefresh_index`.
         max_file_size_mb: The largest file, in units of 1,048,576 bytes, that is searched, or shown if it is binary.
         **options: Further options of obstore's `S3Store`, such as `access_key_id` and `secret_access_key`.
 
@@ -409,7 +439,7 @@ class S3Backend(ObjectStoreBackend):
     def __init__(
         self,
         bucket: str,
-        prefix: str = "",
+        prefix: str | Sequence[str] | NamespaceFactory = "",
         *,
         region: str | None = None,
         endpoint_url: str | None = None,
@@ -419,9 +449,9 @@ class S3Backend(ObjectStoreBackend):
         max_file_size_mb: int = 10,
         **options: Any,
     ) -> None:
-        _check_place("bucket", bucket)
+        check_string("bucket", bucket)
         if endpoint_url is not None:
-            _check_place("endpoint_url", endpoint_url)
+            check_string("endpoint_url", endpoint_url)
         named = {"region": region, "endpoint": endpoint_url}
         options = {**{name: value for name, value in named.items() if value is not None}, **options}
         if str(options.get("endpoint")).startswith("http://"):

@@ -4,14 +4,25 @@ import re
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from datetime import datetime, timedelta
 from io import BytesIO
 from typing import Any, Final, NamedTuple, TypeVar
 
 import anyio
 
+from deepfs._drivers import (
+    FAILURES,
+    FORBIDDEN,
+    NO_CREDENTIALS,
+    NOT_ALLOWED_HTTP,
+    WRONG_CREDENTIALS,
+    Condition,
+    condition_of,
+    failure_by,
+)
 from deepfs.backends.object_store.keys import BucketPlace, Keys
-from deepfs.errors import BackendError, DeepFSError, NotSupportedError, PermissionDeniedError, quote
+from deepfs.errors import BackendError, DeepFSError, NotSupportedError, quote
 from deepfs.storage.retries import Requests, RetryPolicy
 from deepfs.text import media, records
 from deepfs.text.flat_tree import Change, ChangedError, FileStat
@@ -41,6 +52,7 @@ _find_key: Final = re.compile(r'Path "(.*?)"(?: contained|: Encountered)', re.DO
 _find_status: Final = re.compile(r"status code: (\d{3})\b").search
 _TRANSIENT: Final = frozenset({408, 429, 500, 502, 503, 504})
 _INVALID: Final = 400
+_UNKNOWN: Final = 401
 _FORBIDDEN: Final = 403
 _BEYOND: Final = 416
 _REFUSED: Final = frozenset({"AlreadyExistsError", "PreconditionError"})
@@ -50,10 +62,9 @@ _LASTING: Final = frozenset(
         "PermissionDeniedError", "UnauthenticatedError", "UnknownConfigurationKeyError", "ValueError",
     }
 )  # fmt: skip
-_REASONS: Final = {
-    "UnauthenticatedError": "The object store did not accept the credentials",
-    "TimeoutError": "The object store did not answer in time",
-}
+_find_code: Final = re.compile(r"<Code>(\w+)</Code>").search
+_looks_for_credentials: Final = re.compile(r"://(?:169\.254\.1|metadata\.google)").search
+"""Matches errors of requests to the machine's provider, which the driver makes where it was given no credentials."""
 
 
 def _status(error: Exception) -> int | None:
@@ -77,29 +88,42 @@ def is_transient(error: Exception) -> bool:
     if not is_driver_error(error) or _kind(error) in _REFUSED | _LASTING:
         return False
     status = _status(error)
-    return status is None or status in _TRANSIENT
+    return status in _TRANSIENT if status is not None else _condition_of(error) is not NOT_ALLOWED_HTTP
+
+
+def _condition_of(error: Exception) -> Condition | None:
+    """What an error of the driver stands for. It has texts only, with the answer of the store in them."""
+    text, status = str(error), _status(error)
+    if _looks_for_credentials(text):
+        return NO_CREDENTIALS
+    if status is None:
+        return condition_of(error)
+    # The store's own word for it counts more than the status, and what else it says is not looked at.
+    code = _find_code(text)
+    said = None if code is None else condition_of(Exception(code[1]))
+    by_status = WRONG_CREDENTIALS if "token request" in text or status == _UNKNOWN else None
+    return said or by_status or (FORBIDDEN if status == _FORBIDDEN else None)
 
 
 def failure_of(error: Exception, path: str) -> DeepFSError:
-    """The error to raise for one of the driver, whose text has addresses and perhaps keys.
+    """The error to raise for one of the driver.
 
     It has a path if it is about the object of `path` only, not about the store.
     """
     if isinstance(error, DeepFSError):
         return error
     kind = _kind(error)
-    if kind == "PermissionDeniedError" or _status(error) == _FORBIDDEN:
-        return PermissionDeniedError(path, "the object store refused access")
     if kind == "NotImplementedError":
         return NotSupportedError(None, "The object store does not support the request")
     if kind == "InvalidPathError":
         found = _find_key(str(error))
         key = quote(found.group(1)) if found else "one with an empty name"
         return BackendError(None, f"The object store has a key that its driver cannot list: {key}. Rename that object.")
-    status = _status(error)
-    if status == _INVALID:  # A key that encrypts this object alone may be gone, for example.
-        return BackendError(path, f"the object store failed ({status})")
-    return BackendError(None, _REASONS.get(kind) or f"The object store failed ({status or kind})")
+    status, condition = _status(error), _condition_of(error)
+    # A key that encrypts this object alone may be gone, for example.
+    is_about_object = condition is FORBIDDEN or (condition is None and status == _INVALID)
+    about = path if is_about_object else None
+    return failure_by(error, condition, "object_store", "The object store", about, detail=str(status or kind))
 
 
 def _failure_of_change(path: str, error: Exception) -> DeepFSError:
@@ -263,11 +287,10 @@ def outcome_of_put(
     raise ChangedError(path)
 
 
-def unknown_outcome(path: str, why: str = "the file changed since") -> BackendError:
+def unknown_outcome(path: str, why: str = "the file changed since", cause: DeepFSError | None = None) -> BackendError:
     """The error of a change whose answer was lost, if it cannot be found out whether it was made."""
-    return BackendError(
-        path, f"the answer of the object store was lost, and {why}: read the file to see what was stored"
-    )
+    reason = f"the answer of the object store was lost, and {why}: read the file to see what was stored"
+    return BackendError.because(path, reason, cause=cause)
 
 
 def index_tag(stat: FileStat) -> str:
@@ -298,6 +321,12 @@ class ObjectClient:
         self.in_memory: bool = type(place.store).__name__ == "MemoryStore"
         self.has_bare_tags: bool = False
         """Whether the store compares the tag of a condition without the quotes that belong to it."""
+
+    def with_keys(self, keys: Keys) -> "ObjectClient":
+        """The same client for the files under other keys."""
+        client = copy(self)
+        client.keys = keys
+        return client
 
     async def _send(self, path: str, attempt: Callable[[], Awaitable[T]]) -> T:
         """Send a request about a path by the policy. Raises errors of `deepfs.errors` without those of the driver."""
@@ -411,9 +440,9 @@ class ObjectClient:
                     raise failure
                 is_lost |= not is_refused
                 found = await self.stat(path)
-            except BackendError:
+            except FAILURES as error:
                 if is_lost:
-                    raise unknown_outcome(path, "it does not answer now") from None
+                    raise unknown_outcome(path, "it does not answer now", error) from None
                 raise
             tag = outcome_of_put(path, found, before, change, is_lost=is_lost)
             if tag is not None:

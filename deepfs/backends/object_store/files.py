@@ -18,6 +18,7 @@ import anyio
 from msgspec import Struct
 from msgspec.structs import replace
 
+from deepfs._drivers import log_failure
 from deepfs.backends.object_store.client import (
     BLOCK_BYTES,
     Aborted,
@@ -58,7 +59,7 @@ _used_by: int | None = None
 
 
 async def call_on_asyncio(call: Callable[[], Awaitable[T]]) -> T:
-    """Make a call of the driver, which needs asyncio.
+    """Make a call of the driver, which needs asyncio. What it said of a failure is logged.
 
     Raises BackendError in a process forked from one that used the driver, whose threads are not there: the call would
     never end.
@@ -72,7 +73,11 @@ async def call_on_asyncio(call: Callable[[], Awaitable[T]]) -> T:
             "This process was forked from one that used object stores, whose driver does not work then. "
             "Start processes by 'spawn' or 'forkserver'.",
         )
-    return await (call() if on_asyncio() else on_background_loop(call))
+    try:
+        return await (call() if on_asyncio() else on_background_loop(call))
+    except DeepFSError as error:
+        log_failure(error)
+        raise
 
 
 class _Objects(Keyed[FileDataV2], StoredFiles):

@@ -84,10 +84,6 @@ class Copies:
     """
 
     def __init__(self, database: StorageBackend, place: str) -> None:
-        if not isinstance(database, StorageBackend):
-            raise TypeError(f"index must be a PostgresBackend or a SqliteBackend, not {type(database).__name__}")
-        if not database._finds:
-            raise ValueError("index must be a backend that finds files by an index of its own: Postgres or SQLite")
         self._database = database
         self._place = _PLACE + sha256(place.encode("utf-8", "replace")).hexdigest()[:32]
         self._is_claimed = False
@@ -235,6 +231,16 @@ class Copies:
     async def _change(self, changes: Sequence[Change]) -> None:
         if changes:
             await self._database._change(lambda: _single(Apply(changes)), *(change.path for change in changes))
+
+
+def check_index(given: object, *, is_shared: bool) -> None:
+    """Raise TypeError or ValueError unless an index can be kept there; several of them, if `is_shared`."""
+    if not isinstance(given, StorageBackend):
+        raise TypeError(f"index must be a PostgresBackend or a SqliteBackend, not {type(given).__name__}")
+    if not given._finds:
+        raise ValueError("index must be a backend that finds files by an index of its own: Postgres or SQLite")
+    if is_shared and given._choice is not None:
+        raise ValueError("index needs a fixed namespace: each prefix of the factory gets its own beneath it")
 
 
 def _single(request: Request) -> Plan[Any]:

@@ -81,7 +81,7 @@ class BucketPlace(NamedTuple):
     resending: Any
     """The same store, but with a client that sends requests again by itself, for uploads in parts."""
     root: str
-    """The path in the store at which the backend begins."""
+    """The path in the store below which backends begin."""
     above: str
     """The path in the bucket at which the store begins."""
     scope: Hashable
@@ -111,11 +111,11 @@ def _driver() -> Any:
     return obstore.store
 
 
-def _root(prefix: str) -> str:
-    return paths.normalize("/" + prefix)
+def _root(path: str) -> str:
+    return paths.normalize("/" + path)
 
 
-def store_of_url(url: str, prefix: str, options: Mapping[str, Any], attempts: int) -> BucketPlace:
+def store_of_url(url: str, options: Mapping[str, Any], attempts: int) -> BucketPlace:
     """Open the store that a URL names. Raises ValueError for a URL or an option that cannot be used.
 
     Unless `options` say otherwise, requests are sent once, and those for parts of a file `attempts` times.
@@ -128,7 +128,7 @@ def store_of_url(url: str, prefix: str, options: Mapping[str, Any], attempts: in
         if options:
             raise ValueError(f"memory:// has no options: {_names(options)}")
         store = driver.MemoryStore()
-        return BucketPlace(store, store, _root(f"{unquote(parts.path)}/{prefix}"), "/", _scope(store), is_given=False)
+        return BucketPlace(store, store, _root(unquote(parts.path)), "/", _scope(store), is_given=False)
     if parts.scheme not in _SCHEMES or not parts.netloc:
         # The URL is not shown: it may hold a password.
         raise ValueError("the URL of an object store is s3://bucket/prefix, gs://…, az://container/prefix or memory://")
@@ -144,7 +144,7 @@ def store_of_url(url: str, prefix: str, options: Mapping[str, Any], attempts: in
         reason = type(error).__name__
         failure = ValueError(f"the options of the object store cannot be used ({reason}): {_names(options)}")
     else:
-        root = _root(f"{unquote(parts.path)}/{prefix}")
+        root = _root(unquote(parts.path))
         return BucketPlace(store, resending, root, "/", _scope(store), is_given="retry_config" in options)
     raise failure
 
@@ -158,7 +158,7 @@ def _names(options: Mapping[str, Any]) -> str:
     return ", ".join(sorted(options)) or "none were given"
 
 
-def as_store(store: Any, prefix: str) -> BucketPlace:
+def as_store(store: Any) -> BucketPlace:
     """Return the place of a store object of obstore. Raises TypeError or ValueError if it is no object store."""
     driver = _driver()
     if isinstance(store, driver.LocalStore):
@@ -166,9 +166,8 @@ def as_store(store: Any, prefix: str) -> BucketPlace:
     if not isinstance(store, driver.S3Store | driver.GCSStore | driver.AzureStore | driver.MemoryStore):
         raise TypeError(f"an object store is given by its URL or as a store of obstore, not as {type(store).__name__}")
     above = "/" + str(getattr(store, "prefix", None) or "").strip("/")
-    return BucketPlace(
-        store, store, _root(prefix), above, _scope(store), is_given=not isinstance(store, driver.MemoryStore)
-    )
+    is_given = not isinstance(store, driver.MemoryStore)
+    return BucketPlace(store, store, "/", above, _scope(store), is_given=is_given)
 
 
 def _scope(store: Any) -> Hashable:

@@ -1,14 +1,14 @@
 """Files in PostgreSQL: durable, shared by processes without a lost change, and searched by index."""
 
-from collections.abc import AsyncGenerator, Callable, Hashable, Sequence
+from collections.abc import AsyncGenerator, Hashable, Sequence
 from contextlib import aclosing
 from functools import partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING
 
 from deepfs._brief import address
 from deepfs.backends.flat import StorageBackend
-from deepfs.backends.namespace import namespace_given
+from deepfs.backends.namespace import NamespaceFactory, choice_in, fixed_or_chosen, join_names
 from deepfs.backends.postgres.client import Client, check_dsn
 from deepfs.backends.postgres.files import Changes
 from deepfs.backends.postgres.schema import Names, check_key, has_key
@@ -27,11 +27,8 @@ from deepfs.types import ChangeEvent, EditResult, FileDataV2
 
 if TYPE_CHECKING:
     from asyncpg import Pool
-    from langgraph.runtime import Runtime
 
 __all__ = ["PostgresBackend"]
-
-PostgresNamespace: TypeAlias = "str | Sequence[str] | Callable[[Runtime[Any]], str | Sequence[str]]"
 
 
 class PostgresBackend(StorageBackend):
@@ -46,8 +43,8 @@ class PostgresBackend(StorageBackend):
             DSN, one for each event loop, are closed by `aclose`. A pool that is given is never closed. Behind a
             pgbouncer that shares connections between transactions, prepared statements must be off:
             `statement_cache_size=0`.
-        namespace: A name or a tuple of names, of letters, digits and `-_.@+:~`; or a factory that gets the `Runtime` of
-            the running node (None outside a graph). Only files of exactly this namespace are seen.
+        namespace: A name, a tuple of names, or a factory of these that gets the `Runtime` of the running node (None
+            outside a graph). Any identity of a user is a name. Only files of exactly this namespace are seen.
         schema: The schema of the tables; it is made if it does not exist.
         table: The name of the table of files. Those of other tables and of indexes begin with it.
         row_level_security: Whether the database itself keeps namespaces apart: policies show a role the rows of the
@@ -74,7 +71,7 @@ class PostgresBackend(StorageBackend):
     def __init__(
         self,
         database: "str | Pool",
-        namespace: PostgresNamespace,
+        namespace: str | Sequence[str] | NamespaceFactory,
         *,
         schema: str = "deepfs",
         table: str = "files",
@@ -94,8 +91,8 @@ class PostgresBackend(StorageBackend):
         self._retries = check_policy(retries)
         self._max_scanned = max_scanned
         self._names = Names(schema, table)
-        self._namespace = namespace_given(namespace)
-        self._chosen_by_caller = "namespace" if callable(namespace) else None
+        self._namespace = fixed_or_chosen("namespace", namespace, join_names)
+        self._choice = choice_in(self._namespace)
         self._given_namespace = namespace if callable(namespace) else self._namespace()
         self._shown_database = address(database) if isinstance(database, str) else f"a {type(database).__name__}"
         self._client = Client(
@@ -135,7 +132,8 @@ class PostgresBackend(StorageBackend):
                 except ChangedError:
                     is_done = False
                 except Exception as error:
-                    raise storage.translate(error) from error.__cause__
+                    failure = storage._report(error)
+                    raise failure from failure.__cause__
             if is_done:
                 return EditResult(path=path, occurrences=1)
         return await super().aedit(path, old, new, replace_all, if_match=if_match)

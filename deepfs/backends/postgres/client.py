@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import anyio
 import anyio.to_thread
 
+from deepfs._drivers import REFUSED, condition_of, failure_by
 from deepfs.backends.postgres.schema import Abilities, Names, prepare
 from deepfs.errors import BackendError, DeepFSError
 from deepfs.storage.retries import Requests, RetryPolicy
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_log = logging.getLogger("deepfs")
+_log = logging.getLogger("deepfs.postgres")
 
 # --- errors ----------------------------------------------------------------------------------------------------------
 
@@ -35,14 +36,6 @@ _CHANGED: Final = ("23505", "40001", "40P01")
 """SQLSTATEs of changes that collided with others: unique violation, serialization failure, deadlock."""
 _PASSING: Final = ("08", "25006", "53300", "57P01", "57P02", "57P03")
 """Beginnings of the SQLSTATEs that may pass: lost connections, a standby, too many connections, a restart."""
-_REASONS: Final = (
-    ("28", "The database refused the login"),
-    ("3D", "The database does not exist"),
-    ("42501", "The role lacks a right in the database"),
-    ("53100", "The disk of the database is full"),
-    ("25006", "The database takes no changes now"),
-    ("54", "The database refused a row that is too large"),
-)
 
 
 def is_transient(error: Exception) -> bool:
@@ -63,22 +56,17 @@ def _is_broken(error: Exception) -> bool:
 
 
 def failure_of(error: Exception) -> Exception:
-    """The error of deepfs for an error of asyncpg; other errors are returned as they are.
-
-    No text has more than the name of the error: what asyncpg says may quote an address or data.
-    """
+    """The error of deepfs for an error of asyncpg; other errors are returned as they are."""
     if isinstance(error, DeepFSError):
         return error
     state = getattr(error, "sqlstate", None)
     if isinstance(state, str) and state in _CHANGED:
-        failure: DeepFSError = ChangedError("/")
-    elif isinstance(state, str) or isinstance(error, TimeoutError) or is_transient(error):
-        reasons = (reason for prefix, reason in _REASONS if str(state).startswith(prefix))
-        failure = BackendError(None, f"{next(reasons, 'The storage failed')} ({type(error).__name__})")
-    else:
-        return error
-    failure.__cause__ = error
-    return failure
+        return ChangedError("/")
+    if isinstance(state, str) or isinstance(error, TimeoutError) or is_transient(error):
+        # Where the server is on this machine, the driver looks for its socket.
+        condition = REFUSED if isinstance(error, FileNotFoundError) else condition_of(error)
+        return failure_by(error, condition, "postgres", "The database")
+    return error
 
 
 def check_dsn(database: object) -> None:
@@ -106,7 +94,7 @@ def _login(dsn: str) -> dict[str, Any]:
         parse = connect_utils._parse_connect_dsn_and_args
         unknown: dict[str, Any] = dict.fromkeys(inspect.signature(parse).parameters)
         _, found = parse(**{**unknown, "dsn": dsn})
-    except (asyncpg.ClientConfigurationError, ValueError) as error:
+    except (asyncpg.ClientConfigurationError, ValueError, OSError) as error:
         # What asyncpg says of a DSN may quote its password.
         raise BackendError(None, f"The DSN is not valid ({type(error).__name__})") from None
     except (AttributeError, TypeError):
@@ -377,7 +365,7 @@ class Client:
         except Exception as error:
             if (failure := failure_of(error)) is error:
                 raise
-            raise failure from error
+            raise failure from failure.__cause__
 
     async def aclose(self) -> None:
         """Close the pools that were opened here."""

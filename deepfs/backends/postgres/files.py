@@ -283,8 +283,8 @@ class Changes:
         try:
             was_made = await self.client.ask(namespace, add)
         except DeepFSError as failed:
-            reason = f"The answer was lost, so it is not known whether the change was made ({type(error).__name__})"
-            raise BackendError(None, reason) from failed
+            reason = "The answer was lost, so it is not known whether the change was made: {cause}"
+            raise BackendError.because(None, reason, cause=failed) from failed
         if was_made:
             await self._settle(namespace, number)
         # Else the entry stays: the lost statement may wait for a lock in the server, and must not be made after all.

@@ -6,10 +6,11 @@ from typing import Any, Final
 
 import anyio
 
+from deepfs._drivers import log_failure
 from deepfs.backends.postgres.client import Client, failure_of, is_transient
 from deepfs.backends.postgres.files import small_contents
 from deepfs.backends.watching import ChangeBuffer
-from deepfs.errors import BackendError
+from deepfs.errors import DeepFSError
 from deepfs.sync import run_shielded
 from deepfs.text.lines import version
 from deepfs.types import ChangeEvent, ChangeKind
@@ -69,7 +70,7 @@ class _Listener:
         changed = [event.path for event in events if event.kind in ("created", "modified")]
         found = {}
         if changed:
-            with suppress(BackendError):
+            with suppress(DeepFSError):
                 found = await small_contents(self._client, self._namespace, changed)
         versions = {path: version(content) for path, content in found.items()}
         return [ChangeEvent(event.path, event.kind, versions.get(event.path)) for event in events]
@@ -86,7 +87,9 @@ class _Listener:
                 failed += 1
                 is_last = not self._has_begun and failed >= self._client.requests.policy.attempts
                 if is_last or not (is_transient(error) or isinstance(error, TimeoutError)):
-                    raise failure_of(error)  # noqa: B904  # It has its cause.
+                    if isinstance(failure := failure_of(error), DeepFSError):
+                        log_failure(failure)
+                    raise failure from failure.__cause__
                 await anyio.sleep(self._client.requests.policy.delay(failed))
             else:
                 self._has_begun = True

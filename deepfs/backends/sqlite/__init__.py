@@ -8,8 +8,9 @@ from functools import partial
 from os import PathLike, fspath
 from typing import Any, Final, TypeAlias, TypeVar
 
+from deepfs._drivers import log_failure
 from deepfs.backends.flat import StorageBackend
-from deepfs.backends.namespace import Namespace, NamespaceFactory, namespace_given
+from deepfs.backends.namespace import Namespace, NamespaceFactory, choice_in, fixed_or_chosen, join_names
 from deepfs.backends.protocol import Capabilities
 from deepfs.backends.sqlite.database import Database, DatabaseSession, Durability, damaged_error, database_at, error_for
 from deepfs.backends.sqlite.schema import check_current, code_of
@@ -246,8 +247,8 @@ class SqliteBackend(StorageBackend):
 
     Args:
         file: The path of the database.
-        namespace: A name, a tuple of names, or a factory that gets the `Runtime` of the running node (None outside a
-            graph). Names hold letters, digits and `-_.@+:~`. Only files of exactly this namespace are seen.
+        namespace: A name, a tuple of names, or a factory of these that gets the `Runtime` of the running node (None
+            outside a graph). Any identity of a user is a name. Only files of exactly this namespace are seen.
         durability: With `"full"`, what was stored survives a power failure. With `"normal"`, the last changes before
             one may be lost, but nothing else, and writes wait for no disk.
         max_file_size_mb: The largest file, in units of 1,048,576 bytes, that is read whole or searched.
@@ -255,7 +256,7 @@ class SqliteBackend(StorageBackend):
             in a row that the index could find. Its result is then `truncated`.
 
     Raises:
-        TypeError: `max_file_size_mb` is no number.
+        TypeError: An argument is of another type.
         ValueError: For a namespace that cannot be used, another durability, numbers that are not positive, and the name
             of a database in memory.
     """
@@ -284,9 +285,9 @@ class SqliteBackend(StorageBackend):
             raise ValueError(f"max_scanned must be positive, not {max_scanned!r}")
         self._durability: Durability = durability
         self._max_scanned = max_scanned
-        self._namespace = namespace_given(namespace)
+        self._namespace = fixed_or_chosen("namespace", namespace, join_names)
         given = (namespace,) if isinstance(namespace, str) else namespace
-        self._chosen_by_caller = "namespace" if callable(namespace) else None
+        self._choice = choice_in(self._namespace)
         self._given_namespace = given if callable(given) else tuple(given)
         self._known: Database | None = None
 
@@ -376,4 +377,6 @@ class SqliteBackend(StorageBackend):
         try:
             return function() if is_inline() else await pool.run(function)
         except sqlite3.Error as error:
-            raise error_for(error) from error
+            failure = error_for(error)
+            log_failure(failure)
+            raise failure from failure.__cause__

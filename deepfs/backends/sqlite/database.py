@@ -17,6 +17,7 @@ from shutil import disk_usage
 from typing import Final, Literal, TypeAlias
 from weakref import WeakValueDictionary
 
+from deepfs._drivers import add_cause
 from deepfs.backends.sqlite.schema import (
     PART_BYTES,
     check_current,
@@ -26,7 +27,7 @@ from deepfs.backends.sqlite.schema import (
     index_pending,
     prepare,
 )
-from deepfs.errors import BackendError, PermissionDeniedError
+from deepfs.errors import BackendError, DeepFSError, PermissionDeniedError
 from deepfs.text.flat_tree import ChangedError
 from deepfs.threads import pool
 from deepfs.threads.native import get_ident
@@ -53,16 +54,16 @@ def damaged_error() -> BackendError:
     return BackendError(None, _REASONS[sqlite3.SQLITE_CORRUPT])
 
 
-def error_for(error: sqlite3.Error) -> Exception:
+def error_for(error: sqlite3.Error) -> DeepFSError:
     """Return the error to raise for an error of SQLite; ChangedError if the database is locked at the moment."""
     code = code_of(error)
     if code in _BUSY:
         return ChangedError.because(None, _LOCKED)
     if code == sqlite3.SQLITE_READONLY:
-        return PermissionDeniedError(
-            "/", "the database or its directory is read-only; SQLite writes there even to read"
-        )
-    return BackendError(None, _REASONS.get(code) or f"The database failed ({type(error).__name__})")
+        reason = "the database or its directory is read-only; SQLite writes there even to read"
+        return add_cause(PermissionDeniedError("/", reason), error, "sqlite")
+    reason = _REASONS.get(code) or f"The database failed ({type(error).__name__})"
+    return add_cause(BackendError(None, reason), error, "sqlite")
 
 
 # --- connections ------------------------------------------------------------------------------------------------------

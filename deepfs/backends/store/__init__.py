@@ -21,10 +21,10 @@ from deepfs.backends.flat import RecordStorageBackend, records_of
 from deepfs.backends.namespace import (
     Namespace,
     NamespaceFactory,
-    check_legacy_namespace,
     check_namespace,
+    choice_in,
     encode_namespace,
-    namespace_from,
+    fixed_or_chosen,
 )
 from deepfs.backends.protocol import Capabilities
 from deepfs.backends.store.items import change as change_items
@@ -190,14 +190,14 @@ class StoreBackend(RecordStorageBackend):
     Args:
         store: The store; None is the one that the graph was compiled with. Older code passes the runtime, whose store
             is used, with a DeprecationWarning.
-        namespace: A tuple, or a factory that gets the `Runtime` of the running node (None outside a graph). Its
-            components hold letters, digits and `-_.@+:~`. Only items of exactly this namespace are seen. None is the
-            assistant's legacy namespace, with a DeprecationWarning.
+        namespace: A name, a tuple of names, or a factory of these that gets the `Runtime` of the running node (None
+            outside a graph). Any identity of a user is a name. Only items of exactly this namespace are seen. None is
+            the assistant's legacy namespace, with a DeprecationWarning.
         file_format: `"v2"`, or `"v1"` for the older form that holds text only. Both are read.
         max_file_size_mb: The largest file, in units of 1,048,576 bytes, that is read whole or searched.
 
     Raises:
-        TypeError: `store` is no store, or `max_file_size_mb` is no number.
+        TypeError: `store` is no store, or another argument is of another type.
         ValueError: For a namespace or a format that cannot be used.
     """
 
@@ -210,7 +210,7 @@ class StoreBackend(RecordStorageBackend):
         self,
         store: BaseStore | object | None = None,
         *,
-        namespace: Namespace | NamespaceFactory | None = None,
+        namespace: str | Namespace | NamespaceFactory | None = None,
         file_format: FileFormat = "v2",
         max_file_size_mb: int = 10,
     ) -> None:
@@ -226,17 +226,13 @@ class StoreBackend(RecordStorageBackend):
         self._store_class = None if given is None else type(given)  # The repr of the store may show a connection.
         self.is_synchronous = type(self).is_synchronous and given is not None and _langgraph.never_suspends(given)
         self._last: _StoreFiles | None = None
-        self._chosen_by_caller = "namespace" if callable(namespace) else None
-        self._given_namespace = namespace if namespace is None or callable(namespace) else check_namespace(namespace)
+        chosen = ("assistant_id", _legacy_namespace) if namespace is None else ("namespace", namespace)
+        self._namespace = fixed_or_chosen(*chosen, check_namespace)
+        self._choice = choice_in(self._namespace)
+        self._given_namespace = namespace if namespace is None or callable(namespace) else self._namespace()
 
     def _store(self) -> BaseStore:
         return self._given_store if self._given_store is not None else _langgraph.current_store()
-
-    def _namespace(self) -> Namespace:
-        given = self._given_namespace
-        if given is None:
-            return check_legacy_namespace(_langgraph.legacy_namespace())
-        return namespace_from(given, _langgraph.current_context()) if callable(given) else given
 
     def _scope(self) -> tuple[Hashable, Namespace]:
         return storage_of(self._store()), self._namespace()
@@ -287,6 +283,10 @@ class StoreBackend(RecordStorageBackend):
 
     def _storage(self) -> Storage:
         return _StoreFiles(self._store(), self._namespace(), self._file_format)
+
+
+def _legacy_namespace(runtime: object) -> Namespace:
+    return _langgraph.legacy_namespace()
 
 
 def _store_of(given: BaseStore | object | None) -> BaseStore | None:

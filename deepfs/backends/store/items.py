@@ -11,10 +11,11 @@ from weakref import WeakKeyDictionary
 
 from langgraph.store.base import BaseStore, GetOp, Item, PutOp, SearchOp
 
+from deepfs._drivers import FAILURES
 from deepfs._langgraph import private as _langgraph
 from deepfs.backends.namespace import Namespace
 from deepfs.backends.store.tables import OvertakenError, Put, put_if_unchanged
-from deepfs.errors import BackendError
+from deepfs.errors import BackendError, DeepFSError
 from deepfs.text.flat_tree import ChangedError, PartlyDoneError
 
 _ALL: Final = 2**31 - 1
@@ -162,7 +163,7 @@ async def change(store: BaseStore, namespace: Namespace, puts: Sequence[Put], *,
         try:
             if await _put_compared(store, namespace, puts):
                 return
-        except BackendError as error:
+        except FAILURES as error:
             await _look(store, namespace, puts, puts, error)
             return
     removed = [put for put in puts if put.after is None]
@@ -170,7 +171,7 @@ async def change(store: BaseStore, namespace: Namespace, puts: Sequence[Put], *,
         if part:
             try:
                 await _langgraph.batch(store, [PutOp(namespace, put.path, put.after) for put in part])
-            except BackendError as error:
+            except FAILURES as error:
                 await _look(store, namespace, puts, part, error)
 
 
@@ -199,7 +200,7 @@ async def _put_compared(store: BaseStore, namespace: Namespace, puts: Sequence[P
 
 
 async def _look(
-    store: BaseStore, namespace: Namespace, puts: Sequence[Put], part: Sequence[Put], error: BackendError
+    store: BaseStore, namespace: Namespace, puts: Sequence[Put], part: Sequence[Put], error: DeepFSError
 ) -> None:
     """Find out the outcome of a failed `part` of `puts`: return if all of it took effect.
 
@@ -207,7 +208,7 @@ async def _look(
     """
     try:
         found = await fetch(store, namespace, [put.path for put in puts])
-    except BackendError:
+    except FAILURES:
         raise PartlyDoneError("{cause} and cannot be read: it is not known what took effect", (), error) from error
     done = {put.path for put in puts if found.get(put.path) == put.after}
     undone = {put.path for put in puts if found.get(put.path) == put.before} - done

@@ -1,6 +1,7 @@
 """Importing a part of deepfs loads no framework and no driver before they are used."""
 
 import json
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
@@ -34,6 +35,19 @@ def test_using_backends_loads_no_framework_and_no_driver(tmp_path: object) -> No
         backend = CompositeBackend(files, {{"/d/": FilesystemBackend({str(tmp_path)!r})}})
         assert backend.write("/d/a.txt", "one").ok and run_sync(backend.agrep, "one").matches"""
     assert loaded_by(used) <= LIGHT
+
+
+def test_commands_on_files_load_no_framework(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("1\n")
+    (tmp_path / "of.patch").write_text("--- a\n+++ b\n@@ -1 +1 @@\n-1\n+2\n")
+    for words in (["ls", "-l"], ["diff", ".", "."], ["patch", "of.patch"], ["cp", "a", "c"]):
+        used = f"""import contextlib, io, os
+        from deepfs.cli.app import app
+        os.chdir({str(tmp_path)!r})
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+            app({words})"""
+        assert not loaded_by(used) & {"langchain_core", "langgraph", "pydantic", "rich"}, words
+    assert (tmp_path / "a").read_text() == "2\n"
 
 
 def test_a_part_whose_dependency_is_missing_says_so() -> None:

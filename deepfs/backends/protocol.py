@@ -751,6 +751,12 @@ def supports_execute(backend: object) -> bool:
     return isinstance(capabilities, Capabilities) and capabilities.executes
 
 
+def offers_move(backend: BackendProtocol) -> bool:
+    """Whether `backend` and all its inner backends offer `move` to a model."""
+    inner = (each for each in backend.inner_backends() if isinstance(each, BackendProtocol))
+    return backend.offers_move and all(map(offers_move, inner))
+
+
 def execute_accepts_timeout(cls: type[Any]) -> bool:
     """Whether `execute` of a class of sandboxes takes a `timeout`."""
     try:

@@ -174,6 +174,8 @@ class CopyTotals(Struct):
     bytes: int = 0
     skipped: int = 0
     failed: int = 0
+    deleted: int = 0
+    """What the target had and the source has not."""
     planned_files: int = 0
     planned_bytes: int = 0
     passed_bytes: int = 0
@@ -288,6 +290,16 @@ class TreeCopy:
         if self.terms.verify == "size":
             await self._check_sizes()
         await self._set_modes(modes)
+
+    async def find_different(self) -> list[PlannedFile]:
+        """The files whose copies are missing, or are found by reading both ends to differ. Nothing changes."""
+
+        async def differs(file: PlannedFile) -> bool:
+            here = await _digest_of(self.source.backend, file.path) if file.may_be_equal else None
+            return here is None or here != await _digest_of(self.target.backend, file.target)
+
+        different = await gather_each(differs, self.files, most=_COPIES_AT_ONCE)
+        return [file for file, is_different in zip(self.files, different, strict=True) if is_different]
 
     async def _copy(self, batch: list[PlannedFile]) -> None:
         if batch[0].is_streamed:

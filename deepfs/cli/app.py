@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import Any, Final, Literal
 
 import click
-from click.shell_completion import get_completion_class
+from click.shell_completion import BashComplete, CompletionItem, add_completion_class, get_completion_class
 
 from deepfs import __version__
 from deepfs.cli.session import BACKEND_VARIABLE, VARIABLES_VARIABLE, Given, run_command
@@ -13,11 +13,12 @@ from deepfs.config.urls import TREE
 _MODULES: Final = {
     "agent": ["agent"],
     "app": ["completion", "mcp"],
-    "contents": ["cat", "head", "write", "edit"],
-    "copying": ["cp", "mv"],
+    "contents": ["cat", "head", "tail", "write", "edit", "mkdir"],
+    "copying": ["cp", "mv", "sync"],
     "differences": ["diff", "patch"],
-    "listing": ["ls", "tree", "glob", "grep", "du"],
+    "listing": ["ls", "tree", "du", "stat"],
     "removing": ["rm"],
+    "searching": ["find", "glob", "grep"],
     "versions": ["history", "restore", "undo", "watch"],
 }
 """The commands of each module. A command is the object of that name in it."""
@@ -35,16 +36,31 @@ class _Subcommands(click.Group):
             return None
         command = getattr(import_module(f"deepfs.cli.{_HOMES[name]}"), name)
         assert isinstance(command, click.Command)
+        if not any(parameter.name == "on" for parameter in command.params):
+            command.params.append(_make_on_option())
         return command
 
 
-@click.group(cls=_Subcommands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.option(
-    "--on",
-    metavar="URL|FILE.toml",
-    envvar=BACKEND_VARIABLE,
-    show_envvar=True,
-    help="The backend, or the tree that a TOML file describes, that addresses without a scheme are paths of.",
+def _make_on_option(**settings: Any) -> click.Option:
+    return click.Option(
+        ["--on"],
+        metavar="URL|FILE.toml",
+        expose_value=False,
+        callback=_set_backend,
+        help="The backend, or the tree that a TOML file describes, that addresses without a scheme are paths of.",
+        **settings,
+    )
+
+
+def _set_backend(context: click.Context, parameter: click.Parameter, on: str | None) -> None:
+    if on:
+        context.obj = (context.obj or Given())._replace(on=_backend_url(on))
+
+
+@click.group(
+    cls=_Subcommands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    params=[_make_on_option(envvar=BACKEND_VARIABLE, show_envvar=True)],
 )
 @click.option(
     "--env",
@@ -57,7 +73,7 @@ class _Subcommands(click.Group):
 )
 @click.version_option(__version__, prog_name="deepfs", message="%(prog)s %(version)s")
 @click.pass_context
-def app(context: click.Context, on: str | None, variables: tuple[str, ...]) -> None:
+def app(context: click.Context, variables: tuple[str, ...]) -> None:
     """Files of agents, wherever they are: on disk, in SQLite, PostgreSQL, object stores or LangGraph.
 
     \b
@@ -65,14 +81,16 @@ def app(context: click.Context, on: str | None, variables: tuple[str, ...]) -> N
       notes/plan.md   sqlite:///files.db?namespace=ada#/notes   s3://bucket/dir
       postgresql://user@host/db#/a.md   checkpoint+sqlite:///runs.db?thread=1
     """
-    context.obj = Given(on and _backend_url(on), variables)
+    context.obj = (context.obj or Given())._replace(variables=variables)
 
 
 def _backend_url(on: str) -> str:
+    if "://" not in on:
+        return f"{TREE}{on}"
     url, _, path = on.partition("#")
     if path.strip("/"):
         raise click.UsageError("--on names a backend, without a path in it")
-    return url if "://" in url else f"{TREE}{url}"
+    return url
 
 
 # --- mcp ---
@@ -124,10 +142,34 @@ def mcp(
 # --- completion ---
 
 
+@add_completion_class
+class _Bash(BashComplete):
+    """Completion by bash, for which `:` and `=` begin another word, and which must quote what it inserts."""
+
+    source_template = BashComplete.source_template.replace(
+        "COMPREPLY+=($value)", 'COMPREPLY+=("$value"); compopt -o filenames; [[ $value == */ ]] && compopt -o nospace'
+    )
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        words, last = super().get_completion_args()
+        joined, is_break = [""], False
+        for word in (*words, last):
+            was_break, is_break = is_break, word != "" and not word.strip(":=")
+            if was_break or is_break:
+                joined[-1] += word
+            else:
+                joined.append(word)
+        self._kept = joined[-1] if is_break else joined[-1].removesuffix(last)
+        return joined[1:-1], joined[-1]
+
+    def format_completion(self, item: CompletionItem[str]) -> str:
+        return f"{item.type},{item.value.removeprefix(self._kept)}"
+
+
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Write a script by which a shell completes the commands of deepfs, and local files.
+    """Write a script by which a shell completes the commands of deepfs, and addresses on this machine.
 
     \b
     For bash, add this line to ~/.bashrc:

@@ -1,10 +1,11 @@
-"""What is in a file, and changing it: cat, head, write, edit, patch, diff."""
+"""What is in files, and changing it: cat, head, tail, write, edit, mkdir."""
 
 import os
 import re
 import signal
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
 from pathlib import Path
@@ -15,22 +16,28 @@ from typing import Final
 import click
 from anyio import to_thread
 
+from deepfs.backends._trees import kind_at
 from deepfs.cli.session import (
     AddressedPlace,
     Session,
     address_argument,
+    describe_error,
+    error_text,
     files_argument,
     if_match_option,
     in_session,
     json_option,
 )
-from deepfs.errors import AlreadyExistsError, BinaryFileError, DeepFSError, ErrorCode, error_about
+from deepfs.errors import BinaryFileError, DeepFSError, ErrorCode, error_about
 from deepfs.text import paths
+from deepfs.text.entries import EntryChange
 from deepfs.text.lines import decode, version
 
 _READ_BYTES: Final = 256 * 1024
 _MOST_IN_MEMORY: Final = 8 * 1024 * 1024
 _STDIN: Final = "-"
+_NO_MATTER: Final = (ErrorCode.UNSUPPORTED, ErrorCode.ALREADY_EXISTS)
+"""How it may fail to make a directory if only files shall be put there."""
 _LONGEST_NAME: Final = 60
 """Characters of the name of a file for the editor: at most 240 bytes."""
 
@@ -86,16 +93,27 @@ async def _lines(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
 @in_session()
 async def head(session: Session, files: tuple[str, ...], lines: int, size: int | None) -> None:
     """Write the first lines of files. No more of a file is fetched than needed."""
+
+    async def write(chunks: AsyncGenerator[bytes, None], first: bytes) -> None:
+        if size is None:
+            await _write_lines(session, first, chunks, lines)
+        else:
+            await _write_bytes(session, first, chunks, size)
+
+    await _under_headings(session, files, write)
+
+
+async def _under_headings(
+    session: Session, files: Sequence[str], write: Callable[[AsyncGenerator[bytes, None], bytes], Awaitable[None]]
+) -> None:
+    """Write a part of each file, beneath its name if there are several. `write` gets the chunks, the first apart."""
     for number, text in enumerate(files):
         try:
             async with aclosing(await _chunks_of(session, text)) as chunks:
                 first = await anext(chunks, b"")
                 if len(files) > 1:
                     session.screen.line(f"{chr(10) * (number > 0)}==> {session.screen.name(text)} <==")
-                if size is None:
-                    await _write_lines(session, first, chunks, lines)
-                else:
-                    await _write_bytes(session, first, chunks, size)
+                await write(chunks, first)
         except DeepFSError as error:
             session.report(error)
 
@@ -114,6 +132,58 @@ async def _write_lines(session: Session, chunk: bytes, rest: AsyncIterator[bytes
         session.screen.bytes(b"".join(line + b"\n" for line in whole[:lines]) if ends else chunk)
         lines -= len(whole) - 1
         chunk = await anext(rest, b"") if lines > 0 else b""
+
+
+@click.command()
+@files_argument
+@click.option("-n", "--lines", metavar="[+]N", default="10", show_default=True, help="How many; +N starts at line N.")
+@click.option("-c", "--bytes", "size", metavar="[+]N", help="How many bytes instead; +N starts at byte N.")
+@in_session()
+async def tail(session: Session, files: tuple[str, ...], lines: str, size: str | None) -> None:
+    """Write the last lines of files. `watch` tells what changes afterwards."""
+    unit, given = (b"\n", lines) if size is None else (b"", size)
+    found = re.fullmatch(r"([+-]?)(\d{1,18})", given)
+    if found is None:
+        raise click.UsageError(f"{given!r} is no number of {'lines' if unit else 'bytes'}")
+    starts, count = found[1] == "+", int(found[2])
+
+    async def write(chunks: AsyncGenerator[bytes, None], first: bytes) -> None:
+        if starts:
+            await _write_from(session, first, chunks, max(count - 1, 0), unit)
+        else:
+            session.screen.bytes(await _end(first, chunks, count, unit))
+
+    await _under_headings(session, files, write)
+
+
+async def _write_from(session: Session, chunk: bytes, rest: AsyncIterator[bytes], left: int, unit: bytes) -> None:
+    """Write what follows the first `left` lines, or bytes if `unit` is empty."""
+    while chunk:
+        if unit:
+            parts = chunk.split(unit, left)
+            left, chunk = left - (len(parts) - 1), parts[left] if len(parts) > left else b""
+        else:
+            left, chunk = max(left - len(chunk), 0), chunk[left:]
+        session.screen.bytes(chunk)
+        chunk = await anext(rest, b"")
+
+
+async def _end(chunk: bytes, rest: AsyncIterator[bytes], count: int, unit: bytes) -> bytes:
+    """The last lines, or bytes if `unit` is empty. No more chunks are held than that needs."""
+    held, total = deque[tuple[bytes, int]](), 0
+    while chunk:
+        held.append((chunk, chunk.count(unit) if unit else len(chunk)))
+        total += held[-1][1]
+        while total - held[0][1] > count:  # The end of the last line does not begin another one.
+            total -= held.popleft()[1]
+        chunk = await anext(rest, b"")
+    content = b"".join(chunk for chunk, _ in held)
+    if not unit:
+        return content[max(len(content) - count, 0) :]
+    place = len(content) - content.endswith(unit)
+    while count > 0 and place >= 0:
+        count, place = count - 1, content.rfind(unit, 0, place)
+    return content[place + 1 :] if place < len(content) - 1 else b""
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
@@ -135,10 +205,14 @@ async def write(session: Session, address: str, text: str | None, force: bool, i
     content = decode(start) if len(start) <= _MOST_IN_MEMORY else None
     if content is not None:
         result = await place.backend.awrite(place.path, content, overwrite=force, if_match=if_match)
-        session.check(result, place)
+        if result.code is ErrorCode.ALREADY_EXISTS and not force:
+            session.report(f"{place.quoted} already exists; -f replaces it")
+        else:
+            session.check(result, place)
         return
     if not force and (await place.backend.als(place.path)).code is not ErrorCode.FILE_NOT_FOUND:
-        raise AlreadyExistsError(place.path).with_paths(place.display)
+        session.report(f"{place.quoted} already exists; -f replaces it")
+        return
     if if_match is not None:
         raise ValueError("--if-match goes with texts of up to 8 MiB only")
 
@@ -150,6 +224,45 @@ async def write(session: Session, address: str, text: str | None, force: bool, i
     outcome = await place.backend.aupload_stream(place.path, all_chunks())
     if outcome.error is not None:
         raise error_about(outcome.error, place.address.shown, f"it cannot be stored ({outcome.error})")
+
+
+@click.command()
+@files_argument
+@click.option("-p", "--parents", is_flag=True, help="Make those above, too; one that is there is no error.")
+@in_session()
+async def mkdir(session: Session, files: tuple[str, ...], parents: bool) -> None:
+    """Make directories.
+
+    Databases and object stores keep no empty ones: there, a directory is what files lie in, and -p does nothing.
+    """
+    for text in files:
+        place = await session.place(text)
+        try:
+            error = await _make_directory(place, parents=parents)
+        except DeepFSError as failed:
+            error = describe_error(failed.with_paths(place.display))
+        if error is not None:
+            session.report(f"cannot create directory {place.quoted}: {error}")
+
+
+async def _make_directory(place: AddressedPlace, *, parents: bool) -> str | None:
+    """Make a directory; returns why it cannot be made."""
+    backend = place.backend
+    if not parents and backend.capabilities.keeps_empty_directories:
+        above = await kind_at(backend, paths.parent(place.path))
+        if above != "directory":
+            return error_text(ErrorCode.FILE_NOT_FOUND if above is None else ErrorCode.NOT_A_DIRECTORY)
+    for path in [*paths.ancestors(place.path), place.path] if parents else [place.path]:
+        kind = await kind_at(backend, path)
+        if kind == "file" or (kind == "directory" and not parents):
+            return error_text(ErrorCode.ALREADY_EXISTS if path == place.path else ErrorCode.NOT_A_DIRECTORY)
+        if kind is None:
+            [made] = await backend.achange_entries([EntryChange(path, "make_directory")])
+            if made.error == ErrorCode.UNSUPPORTED and not parents:
+                return "no empty directory is kept there; it is there once a file is in it"
+            if made.error is not None and not (parents and made.error in _NO_MATTER):
+                return error_text(made.error)
+    return None
 
 
 @click.command()

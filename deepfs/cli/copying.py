@@ -1,4 +1,4 @@
-"""The commands cp and mv: what their arguments mean, as in coreutils, and how a tree is merged into another backend.
+"""The commands cp, mv and sync: what their arguments mean, and how a tree is merged into another backend.
 
 A file is skipped only if both ends have been read and are equal, unless the user asks for less. So a copy needs no
 record of earlier ones: after an interruption, or if the source has changed since, the same copy is made again, and
@@ -17,6 +17,7 @@ import anyio
 import click
 from anyio import Path, to_thread
 from msgspec import Struct, json
+from msgspec.structs import replace
 
 from deepfs.backends._trees import End, kind_at, list_present
 from deepfs.backends.protocol import BackendProtocol
@@ -43,16 +44,18 @@ from deepfs.cli.session import (
     run_command,
 )
 from deepfs.errors import DeepFSError, ErrorCode, NotSupportedError, quote
+from deepfs.search.globs import compile_glob
 from deepfs.storage.gathering import gather_each
 from deepfs.text import paths
 from deepfs.text.access import keep_inside
-from deepfs.text.entries import EntryChange, Relation, TreeEntry, TreeListing, empty_directories, relation
+from deepfs.text.entries import EntryChange, Relation, TreeEntry, TreeListing, empty_directories, files_of, relation
 from deepfs.types import Result
 
 CallableT = TypeVar("CallableT", bound=Callable[..., Any])
 
 _GOES_ON: Final = "Run the same command again to go on: what is there already is compared, and not stored again."
 _WEEK_SECONDS: Final = 7 * 24 * 3600
+_DELETED_AT_ONCE: Final = 64
 _BATCH_FILES: Final = 1_000
 """The most files that are fetched and stored at once."""
 _STREAMED_BYTES: Final = 8 * 1024 * 1024
@@ -89,17 +92,31 @@ def _shared_options(function: CallableT) -> CallableT:
     return function
 
 
+def _checks(function: CallableT) -> CallableT:
+    """The options of `cp` and `sync` about links, and about what is the same."""
+    for option in (
+        click.option("--size-only", is_flag=True, help="Take files of the same size to be the same."),
+        click.option(
+            "--verify",
+            type=click.Choice(["read", "size", "none"]),
+            default="read",
+            show_default=True,
+            help="How to check what was stored: read it back, compare its size, or not at all.",
+        ),
+        click.option(
+            "--links",
+            type=click.Choice(["skip", "follow"]),
+            help="Leave symbolic links out, or copy the files that they lead to; by default each one is an error.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
 @click.command()
 @_shared_options
 @click.option("-r", "-R", "--recursive", is_flag=True, help="Copy directories with all that is in them.")
-@click.option("--size-only", is_flag=True, help="Take files of the same size to be the same.")
-@click.option(
-    "--verify",
-    type=click.Choice(["read", "size", "none"]),
-    default="read",
-    show_default=True,
-    help="How to check what was stored: read it back, compare its size, or not at all.",
-)
+@_checks
 def cp(**options: Any) -> None:
     """Copy files and directories, also between backends.
 
@@ -116,6 +133,24 @@ def mv(**options: Any) -> None:
     Between backends, what was copied and has not changed since is then deleted.
     """
     _run(recursive=True, moves=True, **options)
+
+
+@click.command()
+@click.argument("source", type=ADDRESS, metavar="SOURCE", callback=not_empty)
+@click.argument("target", type=ADDRESS, metavar="TARGET", callback=not_empty)
+@json_option
+@_checks
+@click.option("--delete", "deletes", is_flag=True, help="Delete files of the target that the source does not have.")
+@click.option("--exclude", "excludes", metavar="GLOB", multiple=True, help="Leave alone what matches, at both ends.")
+@click.option("--include", "includes", metavar="GLOB", multiple=True, help="Leave alone all that does not match.")
+@click.option("-n", "--dry-run", is_flag=True, help="Write what would be copied and deleted, and change nothing.")
+def sync(source: str, target: str, json: bool, **options: Any) -> None:
+    """Make a directory hold what another one holds, by copying what is missing or different.
+
+    Nothing is deleted if something could not be copied, or if the source has no files.
+    """
+    chosen = CopyOptions(sources=[source], target=target, exact=True, recursive=True, mirrors=True, **options)
+    run_command(lambda on: copy(on, chosen), json=json)
 
 
 def _run(given: tuple[str, ...], into: str | None, *, force: bool, json: bool, **options: Any) -> None:
@@ -142,6 +177,13 @@ class CopyOptions(Struct, frozen=True, kw_only=True):
     size_only: bool = False
     verify: Verify = "read"
     moves: bool = False
+    links: Literal["skip", "follow"] | None = None
+    mirrors: bool = False
+    """The target becomes like the source: it is `sync`."""
+    deletes: bool = False
+    dry_run: bool = False
+    includes: Sequence[str] = ()
+    excludes: Sequence[str] = ()
 
     @property
     def verb(self) -> str:
@@ -159,6 +201,8 @@ async def copy(session: Session, options: CopyOptions) -> None:
     if session.as_json:
         counts = {name: getattr(totals, name) for name in ("files", "bytes", "skipped", "failed")}
         ending = {"verify": options.verify, "interrupted": number is not None}
+        if options.mirrors:
+            counts["deleted"] = totals.deleted
         session.json({**counts, "seconds": seconds, **ending})
     elif number is not None or (sys.stderr.isatty() and (options.recursive or totals.files > 1)):
         from rich.filesize import decimal
@@ -201,7 +245,7 @@ class _Copying:
 
     async def run(self) -> None:
         sources = [await self._session.place(text) for text in self._options.sources]
-        target = await self._session.place(self._options.target, creates=True)
+        target = await self._session.place(self._options.target, creates=not self._options.dry_run)
         async with _progress(self._session, self._totals):
             try:
                 into = await self._is_put_into(target)
@@ -243,6 +287,8 @@ class _Copying:
         if is_whole and self._options.moves:
             raise _RefusedCopyError(f"cannot move {source.quoted}: Device or resource busy")
         kind = await kind_at(source.backend, source.path)
+        if kind == "file" and self._options.mirrors:
+            raise _RefusedCopyError(f"{source.quoted}: {error_text(ErrorCode.NOT_A_DIRECTORY)}")
         if kind == "directory" and not self._options.recursive:
             raise _RefusedCopyError(f"-r not specified; omitting directory {source.quoted}")
         name = paths.name(source.path)
@@ -283,6 +329,8 @@ class _Copying:
             raise _RefusedCopyError(f"cannot move {source.quoted} to a subdirectory of itself, {target.quoted}")
         if found is Relation.INSIDE:
             raise _RefusedCopyError(f"cannot copy a directory, {source.quoted}, into itself, {target.quoted}")
+        if self._options.deletes and relation(there, here) is Relation.INSIDE:
+            raise _RefusedCopyError(f"{source.quoted} lies in {target.quoted}, where what it does not have is deleted")
         key = (id(target.backend), target.path)
         if key in self._made and target.path != "/":
             raise _RefusedCopyError(f"will not overwrite just-created {target.quoted} with {source.quoted}")
@@ -308,12 +356,12 @@ class _Copying:
             is_free = job.exists is None or not (
                 job.is_directory or job.exists == "directory" or options.no_clobber or options.update
             )
-            if job.is_one_storage and is_free:
+            if job.is_one_storage and is_free and not options.mirrors and options.links is None:
                 copied = await job.target.backend.acopy(job.source.path, job.target.path, overwrite=True)
                 self._check(copied, job)
                 return
         marker = await to_thread.run_sync(_marker, job.source, job.target)
-        if is_new and job.is_directory and job.exists is None:
+        if is_new and job.is_directory and job.exists is None and not options.mirrors:
             with suppress(OSError):  # It only spares an option at the next run.
                 await marker.parent.mkdir(parents=True, exist_ok=True)
                 await marker.touch()
@@ -426,7 +474,13 @@ class TreeMerge:
                 what = "it cannot be moved whole: the target keeps no empty directories. Nothing changed."
                 raise NotSupportedError(self._source.display(empty[0].path), what)
             with keep_inside(inside):
-                await self._copy.run()
+                if self._options.dry_run:
+                    self._copy.files = await self._copy.find_different()
+                    self._announce("copy", [file.path for file in self._copy.files])
+                else:
+                    await self._copy.run()
+                if self._options.deletes:
+                    await self._delete_others(listing)
             if self._lost:
                 name = self._session.name
                 self._session.screen.note(f"deepfs {name}: empty directories the target cannot keep: {self._lost:,}")
@@ -449,7 +503,8 @@ class TreeMerge:
             existing = TreeListing([])  # It may be a target that can be written and not read.
         self._copy.existing = {entry.path: entry for entry in existing.entries}
         blocked: set[str] = set()
-        for entry in listing.entries:
+        entries = await to_thread.run_sync(self._select, listing.entries, self._source.path)
+        for entry in await self._follow_links(entries):
             is_blocked = paths.parent(entry.path) in blocked
             problem = None if is_blocked else self._problem(entry)
             if problem is not None:
@@ -463,6 +518,82 @@ class TreeMerge:
         self._totals.skipped += len(files) - len(self._copy.files)
         self._totals.planned_files += len(self._copy.files)
         self._totals.planned_bytes += sum(file.size or 0 for file in self._copy.files)
+
+    def _select(self, entries: Sequence[TreeEntry], top: str) -> Sequence[TreeEntry]:
+        """The files that the patterns choose, by their paths beneath `top`, and the directories that they are in.
+
+        A pattern that matches a directory is about all that is in it.
+        """
+        includes, excludes = map(compile_glob, self._options.includes), map(compile_glob, self._options.excludes)
+        included, excluded = [*includes], [*excludes]
+        if not included and not excluded:
+            return entries
+
+        def is_chosen(path: str) -> bool:
+            relative = paths.relative(path, top)
+            names = [name[1:] for name in (*paths.ancestors(f"/{relative}"), f"/{relative}")]
+            if any(glob.matches(name) for glob in excluded for name in names):
+                return False
+            return not included or any(glob.matches(name) for glob in included for name in names)
+
+        chosen = {entry.path for entry in entries if entry.kind != "directory" and is_chosen(entry.path)}
+        chosen |= {top, *(above for path in chosen for above in paths.ancestors(path))}
+        return [entry for entry in entries if entry.path in chosen]
+
+    async def _follow_links(self, entries: Sequence[TreeEntry]) -> Sequence[TreeEntry]:
+        """The entries without links, or with the files that they lead to, as the options say."""
+        if self._options.links == "skip":
+            return [entry for entry in entries if entry.kind != "link"]
+        if self._options.links is None:
+            return entries
+        backend = self._source.backend
+        links = [entry.path for entry in entries if entry.kind == "link" and entry.leads_to == "file"]
+        real = await backend.aresolve_paths(links) if links else []
+
+        async def find_file(path: str | None) -> TreeEntry | None:
+            found = [] if path is None else (await list_present(backend, path)).entries
+            return found[0] if found and found[0].kind == "file" else None
+
+        files = dict(zip(links, await gather_each(find_file, real), strict=True))
+        return [
+            entry if (file := files.get(entry.path)) is None else replace(file, path=entry.path) for entry in entries
+        ]
+
+    # --- what only the target has ---
+
+    async def _delete_others(self, listing: TreeListing) -> None:
+        """Delete what the target had and the source has not. What the patterns leave out stays."""
+        existing = [*self._copy.existing.values()]
+        chosen = await to_thread.run_sync(self._select, existing, self._target.path)
+        there = {self._copy.at_target(entry.path) for entry in listing.entries}
+        others = [entry for entry in chosen if entry.path not in there]
+        files = [entry.path for entry in others if entry.kind != "directory"]
+        if others and (self._totals.failed or not files_of(listing.entries)):
+            why = "not all was copied" if self._totals.failed else f"{self._source.quoted} has no files"
+            self._report_problem(f"nothing is deleted, since {why}")
+            return
+        if self._options.dry_run:
+            self._announce("delete", files)
+            return
+        backend = self._target.backend
+        for path, result in zip(files, await gather_each(backend.adelete, files, most=_DELETED_AT_ONCE), strict=True):
+            if result.ok:
+                self._totals.deleted += 1
+            elif result.code is not ErrorCode.FILE_NOT_FOUND:
+                there_shown = quote(self._target.display(path))
+                self._report_problem(f"cannot delete {there_shown}: {reason_text(result)}")
+        directories = [entry.path for entry in reversed(others) if entry.kind == "directory"]
+        if directories and not _makes_directories(self._target):  # One that is not empty stays.
+            await backend.achange_entries([EntryChange(path, "remove_directory") for path in directories])
+
+    def _announce(self, change: str, files: Sequence[str]) -> None:
+        """Tell what a run would do."""
+        end = self._target if change == "delete" else self._source
+        for path in map(end.display, files):
+            if self._session.as_json:
+                self._session.json({"change": change, "path": path})
+            else:
+                self._session.screen.line(f"{change} {self._session.screen.name(path)}")
 
     def _problem(self, entry: TreeEntry) -> str | None:
         """Why an entry cannot be copied; None if it can."""

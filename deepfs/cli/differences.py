@@ -1,6 +1,7 @@
 """Differences of files: diff, patch."""
 
 import sys
+from collections.abc import Collection
 from functools import partial
 from typing import Final
 
@@ -33,13 +34,13 @@ def patch(file: str | None, address: str, strip: int | None) -> None:
     FILE is a file of this machine; by default the patch is read from the standard input. Lines that a unified diff
     names must be in the file as they are; binary files and links are not patched.
     """
-    import deepfs.middleware.apply_patch  # noqa: F401 - Here, since it would block the event loop later.
+    import deepfs.middleware.patching  # noqa: F401 - Here, since it would block the event loop later.
 
     run_command(lambda session: _apply_patch(session, address, file, strip))
 
 
 async def _apply_patch(session: Session, address: str, file: str | None, strip: int | None) -> None:
-    from deepfs.middleware.apply_patch import apply_patches
+    from deepfs.middleware.patching import apply_patches
 
     place = await session.place(address)
     content = await (to_thread.run_sync(sys.stdin.buffer.read) if file is None else anyio.Path(file).read_bytes())
@@ -85,10 +86,11 @@ async def diff(session: Session, old: str, new: str, brief: bool) -> None:
     for some in in_batches(names, lambda name: 1, most_bytes=_AT_ONCE, most_items=_AT_ONCE):
         contents = zip(await gather_each(first.content, some), await gather_each(second.content, some), strict=True)
         for name, (before, after) in zip(some, contents, strict=True):
-            if before != after:
+            runs = first.is_executable(name), second.is_executable(name)
+            if before != after or (name and None not in runs and runs[0] != runs[1]):
                 session.status = 1
                 sides = (first.title(name), before), (second.title(name), after)
-                _write_difference(session, *sides, brief=brief, is_alone=not name)
+                _write_difference(session, *sides, brief=brief, is_alone=not name, runs=runs)
 
 
 class _Side:
@@ -96,8 +98,12 @@ class _Side:
 
     def __init__(self, place: AddressedPlace) -> None:
         self._place = place
-        self.names: set[str] = set()
+        self._modes: dict[str, int | None] = {}
+
+    @property
+    def names(self) -> Collection[str]:
         """The files, relative to the place; a file itself has the name ""."""
+        return self._modes.keys()
 
     async def list(self) -> None:
         """Find the files."""
@@ -105,8 +111,16 @@ class _Side:
             listing = await self._place.backend.alist_tree(self._place.path)
         except DeepFSError as error:
             raise error.with_paths(self._place.display) from None
-        files = (entry.path for entry in listing.entries if entry.kind == "file")
-        self.names = {"" if path == self._place.path else paths.relative(path, self._place.path) for path in files}
+        self._modes = {
+            "" if entry.path == self._place.path else paths.relative(entry.path, self._place.path): entry.mode
+            for entry in listing.entries
+            if entry.kind == "file"
+        }
+
+    def is_executable(self, name: str) -> bool | None:
+        """Whether a file can be run; None if that is not known, or it is not on this side."""
+        mode = self._modes.get(name)
+        return None if mode is None else bool(mode & 0o111)
 
     def title(self, name: str) -> str:
         """What the user calls a file."""
@@ -123,7 +137,13 @@ class _Side:
 
 
 def _write_difference(
-    session: Session, old: tuple[str, bytes | None], new: tuple[str, bytes | None], *, brief: bool, is_alone: bool
+    session: Session,
+    old: tuple[str, bytes | None],
+    new: tuple[str, bytes | None],
+    *,
+    brief: bool,
+    is_alone: bool,
+    runs: tuple[bool | None, bool | None],
 ) -> None:
     """Write how a file differs; in a tree with the head that git writes, since an empty file has nothing else."""
     (old_title, before), (new_title, after) = old, new
@@ -141,17 +161,22 @@ def _write_difference(
             if old_title == new_title:
                 old_title, new_title = (f"{side}/{old_title.lstrip('/')}" for side in "ab")
             head = f"diff --git {quote_label(old_title, spaces=True)} {quote_label(new_title, spaces=True)}\n"
-            head += _HEADS.get((before and b"?", after and b"?"), "")
+            head += _mode_lines(before, after, *runs)
         titles = _NO_FILE if before is None else old_title, _NO_FILE if after is None else new_title
         screen.diff(head + unified_diff(before or b"", after or b"", *titles, spaces=not is_alone))
 
 
-_HEADS: Final[dict[tuple[bytes | None, bytes | None], str]] = {
-    (None, b"?"): "new file mode 100644\n",
-    (None, b""): "new file mode 100644\nindex 0000000..e69de29\n",
-    (b"?", None): "deleted file mode 100644\n",
-    (b"", None): "deleted file mode 100644\nindex e69de29..0000000\n",
-}
-"""What git writes of files that are on one side only, by what is there: nothing, no bytes, or some."""
+def _mode_lines(before: bytes | None, after: bytes | None, ran: bool | None, runs: bool | None) -> str:
+    """What git writes of a file that is on one side only, or that can be run on one side only."""
+    old_mode, new_mode = ("100755" if each else "100644" for each in (ran, runs))
+    if before is None:
+        return f"new file mode {new_mode}\n" + ("" if after else "index 0000000..e69de29\n")
+    if after is None:
+        return f"deleted file mode {old_mode}\n" + ("" if before else "index e69de29..0000000\n")
+    if ran is None or runs is None or ran == runs:
+        return ""
+    return f"old mode {old_mode}\nnew mode {new_mode}\n"
+
+
 _NO_FILE: Final = "/dev/null"
 _AT_ONCE: Final = 32

@@ -1,32 +1,26 @@
-"""What is where: ls, tree, glob, du, grep."""
+"""What is where: ls, tree, du, stat."""
 
-import re
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from importlib import import_module
-from itertools import groupby
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Sequence
 
 import click
-from msgspec.structs import replace
 
+from deepfs.backends._trees import kind_at
 from deepfs.cli.screen import count_noun, human_size
 from deepfs.cli.session import (
     AddressedPlace,
     Session,
     addresses_argument,
     directory_argument,
+    files_argument,
     hidden_option,
     in_session,
     json_option,
 )
-from deepfs.errors import ErrorCode, NotFoundError
-from deepfs.operations import Grep
+from deepfs.errors import DeepFSError, ErrorCode, NotFoundError
 from deepfs.storage.gathering import gather_each
 from deepfs.text import paths
 from deepfs.text.entries import TreeEntry
-from deepfs.text.visible import visible
-from deepfs.types import FileInfo, GrepMatch, GrepResult, LsResult
+from deepfs.types import FileInfo, LsResult
 
 
 def _name(entry: FileInfo) -> str:
@@ -44,21 +38,38 @@ def _without_hidden(entries: Sequence[FileInfo] | None, *, hidden: bool) -> list
 @click.command()
 @addresses_argument
 @click.option("-l", "--long", is_flag=True, help="Show sizes and times.")
+@click.option("-h", "--human-readable", "human", is_flag=True, help="With -l, write sizes as 1.5K and 20M.")
+@click.option("-t", "by_time", is_flag=True, help="Sort by time, the newest first.")
+@click.option("-R", "--recursive", is_flag=True, help="List what is in directories, too.")
 @hidden_option
 @json_option
 @in_session(trouble=2)
-async def ls(session: Session, addresses: tuple[str, ...], long: bool, hidden: bool) -> None:
+async def ls(session: Session, addresses: tuple[str, ...], recursive: bool, hidden: bool, **style: bool) -> None:
     """List directories."""
     places = [await session.place(text) for text in addresses or [""]]
     results = await gather_each(lambda place: place.backend.als(place.path), places)
-    titles = session.titles(places)
-    for number, (place, title, result) in enumerate(zip(places, titles, results, strict=True)):
+    is_first = True
+    for place, title, result in zip(places, session.titles(places), results, strict=True):
         entries = await _entries_of(session, place, result, hidden=hidden)
         if entries is None:
             continue
-        if len(places) > 1 and result.ok and not session.as_json:
-            session.screen.line(("\n" if number else "") + session.screen.name(title) + ":")
-        _write_entries(session, place, entries, long=long, names=result.ok)
+        found = {place.path: entries}
+        if recursive and result.ok:
+            found |= await find_levels(session, place, depth=None, hidden=hidden)
+        named = place._replace(address=place.address._replace(shown=title))
+        pending = [place.path]
+        while pending:
+            path = pending.pop()
+            listed = sorted(found[path], key=_time, reverse=True) if style["by_time"] else found[path]
+            if (recursive or len(places) > 1) and result.ok and not session.as_json:
+                session.screen.line(("" if is_first else "\n") + session.screen.name(named.display(path)) + ":")
+            _write_entries(session, place, listed, names=result.ok, long=style["long"], human=style["human"])
+            is_first = False
+            pending += [entry.path[:-1] for entry in reversed(listed) if entry.is_dir and entry.path[:-1] in found]
+
+
+def _time(entry: FileInfo) -> str:
+    return entry.modified_at or ""
 
 
 async def _entries_of(
@@ -78,7 +89,7 @@ async def _entries_of(
 
 
 def _write_entries(
-    session: Session, place: AddressedPlace, entries: list[FileInfo], *, long: bool, names: bool
+    session: Session, place: AddressedPlace, entries: list[FileInfo], *, names: bool, long: bool, human: bool
 ) -> None:
     """Write the entries of a directory by their names, a file as it was named."""
     screen = session.screen
@@ -92,7 +103,7 @@ def _write_entries(
         screen.columns(shown, styles)
         return
     for entry, name, style in zip(entries, shown, styles, strict=True):
-        size = "-" if entry.is_dir or entry.size is None else human_size(entry.size)
+        size = "-" if entry.is_dir or entry.size is None else human_size(entry.size) if human else str(entry.size)
         time = "" if entry.modified_at is None else entry.modified_at[:16].replace("T", " ")
         details = f"{size:>8}  {time:<16}  " if long else ""
         screen.line(details + (screen.style(name, style) if style else name))
@@ -110,7 +121,7 @@ def _write_entries(
 async def tree(session: Session, address: str, depth: int | None, hidden: bool) -> None:
     """Draw a directory with all beneath it."""
     place = await session.place(address)
-    found = await _levels(session, place, depth=depth, hidden=hidden)
+    found = await find_levels(session, place, depth=depth, hidden=hidden)
     if not session.as_json and place.path in found:
         session.screen.line(session.screen.style(session.screen.name(place.address.shown or "."), "directory"))
     for prefix, entry in _branches(found, place.path):
@@ -127,8 +138,8 @@ async def tree(session: Session, address: str, depth: int | None, hidden: bool) 
         )
 
 
-async def _levels(
-    session: Session, place: AddressedPlace, *, depth: int | None, hidden: bool
+async def find_levels(
+    session: Session, place: AddressedPlace, *, depth: int | None, hidden: bool, trouble: int = 2
 ) -> dict[str, list[FileInfo]]:
     """The entries of each directory, level by level; the directories of a level are listed at the same time.
 
@@ -141,7 +152,7 @@ async def _levels(
         results = await gather_each(place.backend.als, level)
         below: list[str] = []
         for path, result in zip(level, results, strict=True):
-            if session.check(result, place, status=2):
+            if session.check(result, place, status=trouble):
                 found[path] = _without_hidden(result.entries, hidden=hidden)
                 below += [entry.path.rstrip("/") for entry in found[path] if entry.is_dir]
         resolved = dict(zip(below, await place.backend.aresolve_paths(below), strict=True)) if below else {}
@@ -168,31 +179,44 @@ def _branches(found: dict[str, list[FileInfo]], top: str) -> Iterator[tuple[str,
         pending += [(indent, each) for each in reversed(found.get(entry.path.rstrip("/"), []) if entry.is_dir else [])]
 
 
-# --- glob ------------------------------------------------------------------------------------------------------------
+# --- stat ------------------------------------------------------------------------------------------------------------
 
 
 @click.command()
-@click.argument("pattern")
-@addresses_argument
+@files_argument
 @json_option
-@in_session(trouble=2)
-async def glob(session: Session, pattern: str, addresses: tuple[str, ...]) -> None:
-    """Find files whose paths match a pattern, such as '*.py' or 'src/**/*.{ts,tsx}'.
-
-    The exit status is 0 if there are any, 1 if not, and 2 after an error.
-    """
-    places = [await session.place(text) for text in addresses or [""]]
-    results = await gather_each(lambda place: place.backend.aglob(pattern, place.path), places)
-    session.status = 1
-    for place, result in zip(places, results, strict=True):
-        if not session.check(result, place, status=2):
+@in_session()
+async def stat(session: Session, files: tuple[str, ...]) -> None:
+    """Show what is known of files and directories; the version is that of --if-match."""
+    for text in files:
+        place = await session.place(text)
+        try:
+            facts = await _facts(place)
+        except DeepFSError as error:
+            session.report(error.with_paths(place.display))
             continue
-        for entry in result.matches or ():
-            session.status = session.status if session.status == 2 else 0
-            path = place.display(entry.path)
-            session.json({**entry, "path": path}) if session.as_json else session.screen.line(session.screen.name(path))
-        if result.truncated:
-            session.report(f"{place.address.shown}: there are more; the search ended early", status=2)
+        if session.as_json:
+            session.json(facts)
+            continue
+        for name, fact in facts.items():
+            session.screen.line(f"{name:>12}: {session.screen.name(str(fact))}")
+
+
+async def _facts(place: AddressedPlace) -> dict[str, str | int]:
+    """What is known of what is at a place."""
+    kind = await kind_at(place.backend, place.path)
+    if kind is None:
+        raise NotFoundError(place.path)
+    facts: dict[str, str | int | None] = {"path": place.display(place.path), "type": kind}
+    beside = await place.backend.als(paths.parent(place.path))
+    for entry in beside.entries or ():
+        if entry.path.rstrip("/") == place.path:
+            facts |= {"size": None if entry.is_dir else entry.size, "modified_at": entry.modified_at}
+    if kind == "file":
+        listing = await place.backend.alist_tree(place.path)
+        facts["mode"] = next((f"{each.mode:04o}" for each in listing.entries if each.mode is not None), None)
+        facts["version"] = (await place.backend.aread(place.path, 0, 1)).version
+    return {name: fact for name, fact in facts.items() if fact is not None}
 
 
 # --- du --------------------------------------------------------------------------------------------------------------
@@ -202,6 +226,9 @@ async def glob(session: Session, pattern: str, addresses: tuple[str, ...]) -> No
 @addresses_argument
 @click.option("-d", "--depth", type=click.IntRange(0), default=0, help="Tell so many levels of directories, too.")
 @click.option("-b", "--bytes", "exact", is_flag=True, help="Write sizes as numbers of bytes.")
+@click.option(
+    "-h", "--human-readable", is_flag=True, expose_value=False, help="Write them as 1.5K; this is the default."
+)
 @json_option
 @in_session()
 async def du(session: Session, addresses: tuple[str, ...], depth: int, exact: bool) -> None:
@@ -237,132 +264,3 @@ def _sizes(entries: Sequence[TreeEntry], top: str, depth: int) -> list[tuple[str
 
 def _depth(path: str, top: str) -> int:
     return 0 if path == top else path.removeprefix(top.rstrip("/")).count("/")
-
-
-# --- grep ------------------------------------------------------------------------------------------------------------
-
-
-@click.command()
-@click.argument("pattern")
-@addresses_argument
-@click.option("-F", "--fixed-strings", "literal", is_flag=True, help="The pattern is a text, no regular expression.")
-@click.option("-i", "--ignore-case", is_flag=True, help="Ignore case.")
-@click.option("-g", "--glob", metavar="GLOB", help="Search the files that match; by default all but dot files.")
-@click.option("-C", "--context", "around", type=click.IntRange(0), default=0, help="Show lines around matches.")
-@click.option("-m", "--max-count", "most", type=click.IntRange(1), help="End after so many matches.")
-@click.option("-l", "--files-with-matches", "files", is_flag=True, help="Write the names of files only.")
-@click.option("-c", "--count", "counts", is_flag=True, help="Write the number of matching lines of each file.")
-@click.option("-q", "--quiet", is_flag=True, help="Write nothing; the exit status tells.")
-@json_option
-@in_session(trouble=2, pages=True)
-async def grep(
-    session: Session,
-    pattern: str,
-    addresses: tuple[str, ...],
-    literal: bool,
-    ignore_case: bool,
-    glob: str | None,
-    around: int,
-    most: int | None,
-    files: bool,
-    counts: bool,
-    quiet: bool,
-) -> None:
-    """Find the lines of text files that match a regular expression (RE2).
-
-    The exit status is 0 if there are any, 1 if not, and 2 after an error.
-    """
-    shows_lines = not (quiet or files or counts)
-    request = Grep(
-        pattern,
-        glob=glob,
-        # A text that is its own regular expression is searched as a text, which is faster.
-        regex=not literal and re.escape(pattern) != pattern,
-        ignore_case=ignore_case,
-        context_lines=around if shows_lines else 0,
-        max_count=1 if quiet else most,
-    )
-    places = [await session.place(text) for text in addresses or [""]]
-    results: list[GrepResult] = await gather_each(
-        lambda place: place.backend.arun(replace(request, path=place.path)), places
-    )
-    session.status = 0 if any(result.matches for result in results) else 1
-    for place, title, result in zip(places, session.titles(places), results, strict=True):
-        named = place._replace(address=place.address._replace(shown=title))
-        matches = result.matches or []
-        if shows_lines and session.as_json:
-            for match in matches:
-                session.json({**match, "path": named.display(match.path)})
-        elif shows_lines and matches:
-            highlight = _highlighter(session, request)
-            session.screen.raw("".join(_rows(session, named, matches, highlight, has_context=around > 0)))
-        elif not quiet:
-            _write_files(session, named, matches, counts=counts and not files)
-        if not session.check(result, place, status=2):
-            continue
-        if result.truncated and most is None and not quiet:
-            session.report(f"{title}: there are more matches; the search ended early", status=2)
-        if result.skipped:
-            session.screen.note(f"deepfs grep: {title}: {result.skipped} files could not be searched")
-
-
-def _write_files(session: Session, place: AddressedPlace, matches: Sequence[GrepMatch], *, counts: bool) -> None:
-    """Write the names of the files, with `counts` also how many of their lines match."""
-    for path, count in Counter(match.path for match in matches).items():
-        shown = place.display(path)
-        if session.as_json:
-            session.json({"path": shown, "count": count} if counts else {"path": shown})
-        else:
-            name = session.screen.style(session.screen.name(shown), "path")
-            session.screen.line(f"{name}:{count}" if counts else name)
-
-
-_Highlight: TypeAlias = Callable[[str, bool], str]
-"""What makes a line of a text, and of whether it matches."""
-
-
-def _rows(
-    session: Session, place: AddressedPlace, matches: Sequence[GrepMatch], highlight: _Highlight, *, has_context: bool
-) -> Iterator[str]:
-    """The rows: with `path:line:` before each in a pipe, beneath a heading for each file on a terminal."""
-    screen = session.screen
-    for number, (path, found) in enumerate(groupby(matches, key=lambda match: match.path)):
-        name = screen.style(screen.name(place.display(path)), "path")
-        if screen.is_terminal:
-            yield f"{chr(10) * (number > 0)}{name}\n"
-        lines: dict[int, tuple[str, bool]] = {}
-        for match in found:
-            for each in (*(match.context_before or ()), *(match.context_after or ())):
-                lines.setdefault(each.line, (each.text, False))
-            lines[match.line] = match.text, True
-        last = 0
-        for line, (text, matches_here) in sorted(lines.items()):
-            if has_context and 0 < last < line - 1:
-                yield "--\n"
-            last, mark = line, ":" if matches_here else "-"
-            head = "" if screen.is_terminal else f"{name}{mark}"
-            yield f"{head}{screen.style(str(line), 'line')}{mark}{highlight(text, matches_here)}\n"
-
-
-def _highlighter(session: Session, request: Grep) -> _Highlight:
-    """What makes a line safe to show on a terminal, with what matched in a colour."""
-    screen = session.screen
-    if not screen.is_terminal and not screen.is_coloured:
-        return lambda text, matches: text
-    try:
-        # On lines that others wrote, Python's own engine could take forever for an expression.
-        engine: Any = import_module("re2") if request.regex else re
-    except ImportError:  # The backend searches by itself.
-        return lambda text, matches: visible(text)
-    wanted = request.pattern if request.regex else re.escape(request.pattern)
-    find = engine.compile(f"(?i){wanted}" if request.ignore_case else wanted).finditer
-
-    def highlight(text: str, matches: bool) -> str:
-        parts, done = [], 0
-        for found in find(text) if matches else ():
-            start, end = found.span()
-            parts += [visible(text[done:start]), screen.style(visible(text[start:end]), "match")]
-            done = end
-        return "".join([*parts, visible(text[done:])])
-
-    return highlight

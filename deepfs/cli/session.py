@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 import anyio
 import click
+from anyio import to_thread
 from anyio.abc import TaskStatus
 from click.shell_completion import CompletionItem
 from msgspec import json
@@ -20,7 +21,7 @@ from deepfs._drivers import BACKENDS
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.cli.screen import Screen, discard_output
 from deepfs.config.trees import open_backend
-from deepfs.config.urls import Address, parse_address
+from deepfs.config.urls import Address, parse_address, split_database
 from deepfs.errors import DeepFSError, ErrorCode, quote
 from deepfs.text import paths
 from deepfs.types import Result, error_from
@@ -114,6 +115,8 @@ class Session:
         Raises DeepFSError for an invalid path, ValueError for another address that cannot be used, OSError for a file.
         """
         given = text or ("." if self.on is None else "/")
+        if "://" in given:
+            given = await to_thread.run_sync(split_database, given, self._directory)
         address = parse_address(given, within=self.on, directory=self._directory)
         if address.url == MACHINE and not os.path.isabs(address.path):
             raise FileNotFoundError("the current directory is not there any more")
@@ -295,14 +298,17 @@ def not_empty(context: click.Context, parameter: click.Parameter, given: Any) ->
 
 
 class _Address(click.ParamType[str]):
-    """An address in the arguments; shells complete the names of local files."""
+    """An address in the arguments."""
 
     name = "address"
 
     def shell_complete(
         self, context: click.Context, parameter: click.Parameter, incomplete: str
     ) -> list[CompletionItem[str]]:
-        return [CompletionItem(incomplete, type="file")]
+        from deepfs.cli.completing import complete_address
+
+        on = None if context.obj is None else context.obj.on
+        return complete_address(incomplete, on, context.find_root().params.get("variables") or ())
 
 
 ADDRESS: Final = _Address()

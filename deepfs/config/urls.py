@@ -30,7 +30,7 @@ from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import DeepFSError
 from deepfs.sync import in_thread
 
-__all__ = ["TREE", "Address", "inert_serializer", "open_url", "parse_address", "with_options"]
+__all__ = ["TREE", "Address", "inert_serializer", "open_url", "parse_address", "split_database", "with_options"]
 
 # --- addresses -------------------------------------------------------------------------------------------------------
 
@@ -83,6 +83,24 @@ def parse_address(text: str, *, within: str | None = None, directory: str = "/")
     location, mark, options = rest.partition("?")
     host, _, path = location.partition("/")
     return Address(f"{scheme}://{host}{mark}{options}", f"/{path}", f"{scheme}://{location}")
+
+
+def split_database(address: str, directory: str) -> str:
+    """The address with `#` before the path, where it goes on behind the file of a database: `sqlite:///a.db/x`.
+
+    Args:
+        address: The address. Any that this is not clear of is returned as it is.
+        directory: The directory that relative paths start at.
+    """
+    scheme, _, rest = address.partition("://")
+    location, mark, options = rest.partition("?")
+    if "#" in address or scheme.rpartition("+")[2] != "sqlite":
+        return address
+    file = location
+    while file and not os.path.isfile(os.path.join(directory, unquote(file).removeprefix("/"))):
+        file = file.rpartition("/")[0]
+    path = location[len(file) :]
+    return f"{scheme}://{file}{mark}{options}#{path}" if file and path else address
 
 
 def _absolute(path: str, directory: str) -> str:

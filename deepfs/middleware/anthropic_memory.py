@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from langchain_core.tools import BaseTool, ToolException
 from pydantic import Field
 
-from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol
+from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol, offers_move
 from deepfs.compat.factories import backend_from
 from deepfs.errors import DeepFSError, ErrorCode
 from deepfs.middleware.approved import (
@@ -25,7 +25,7 @@ from deepfs.middleware.approved import (
 from deepfs.middleware.arguments import ToolArguments
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.rendering import MAX_RESULT_CHARS
-from deepfs.middleware.tools import offers_move, tool_of
+from deepfs.middleware.tools import tool_of
 from deepfs.policy.permissions import PermissionedBackend
 from deepfs.policy.rules import FilesystemPermission
 from deepfs.sync import call_sync

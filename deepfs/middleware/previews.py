@@ -12,8 +12,8 @@ from langchain_core.tools import ToolException
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import DeepFSError, ErrorCode
 from deepfs.middleware.anthropic_memory import insert_lines
-from deepfs.middleware.apply_patch import plan_changes
 from deepfs.middleware.approved import ABSENT, WHOLE_FILE, lines_digest, tree_version
+from deepfs.middleware.patching import plan_changes
 from deepfs.middleware.rendering import plain_error
 from deepfs.policy.permissions import as_approved
 from deepfs.sync import in_thread_if_large, is_inline

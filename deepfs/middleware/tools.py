@@ -9,7 +9,13 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
 
 from deepfs.backends.composite import CompositeBackend
-from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol, SandboxBackendProtocol, supports_execute
+from deepfs.backends.protocol import (
+    BACKEND_TYPES,
+    BackendProtocol,
+    SandboxBackendProtocol,
+    offers_move,
+    supports_execute,
+)
 from deepfs.compat.factories import backend_from
 from deepfs.errors import AlreadyExistsError, DeepFSError, ErrorCode
 from deepfs.middleware._messages import media_block
@@ -83,11 +89,6 @@ def _offers_changes(backend: BackendProtocol) -> bool:
     """Whether `backend` and, if it passes calls on, one of its inner backends take changes."""
     inner = list(_inner(backend))
     return backend.offers_changes and (not inner or any(map(_offers_changes, inner)))
-
-
-def offers_move(backend: BackendProtocol) -> bool:
-    """Whether `backend` and all its inner backends offer `move` to a model."""
-    return backend.offers_move and all(map(offers_move, _inner(backend)))
 
 
 def _inner(backend: BackendProtocol) -> Iterator[BackendProtocol]:

@@ -251,6 +251,8 @@ def _strip_of(parts: Sequence[_FilePart]) -> int:
 
 def _difference(part: _FilePart, old: str | None, new: str | None) -> int | None:
     """The leading parts by which the names of one file differ; None if they tell nothing."""
+    if old is None or new is None:  # The line of git has both names.
+        old, new = _both_names(part.notes.get("diff --git", ""))
     if old is None or new is None:
         return None
     source = _note_name(part.notes, "from")

@@ -49,7 +49,8 @@ def test_ls(place: str) -> None:
     assert deepfs("ls", f"{place}/dir").lines == ["b.py", "c/"]
     assert deepfs("ls", "-a", f"{place}/dir").lines == [".hidden", "b.py", "c/"]
     assert deepfs("ls", f"{place}/a.txt").lines == ["/a.txt"]
-    assert re.fullmatch(r" +2\.0K  \d{4}-\d\d-\d\d \d\d:\d\d  d\.txt\n", deepfs("ls", "-l", f"{place}/dir/c").out)
+    assert re.fullmatch(r" +2000  \d{4}-\d\d-\d\d \d\d:\d\d  d\.txt\n", deepfs("ls", "-l", f"{place}/dir/c").out)
+    assert deepfs("ls", "-lh", f"{place}/dir/c").out.startswith("    2.0K  ")
     assert deepfs("ls", on=f"{place}").lines == ["a.txt", "dir/"]
 
 
@@ -87,6 +88,29 @@ def test_tree(place: str) -> None:
 
 
 @on_both
+def test_stat(place: str) -> None:
+    facts = json.loads(deepfs("stat", "--json", f"{place}/a.txt").out)
+    assert (facts["path"], facts["type"], facts["size"]) == ("/a.txt", "file", 8)
+    assert deepfs("edit", "--if-match", facts["version"], f"{place}/a.txt", "one", "1").status == 0
+    assert deepfs("edit", "--if-match", facts["version"], f"{place}/a.txt", "two", "2").status == 1
+    outcome = deepfs("stat", f"{place}/dir", f"{place}/none", f"{place}/")
+    assert (outcome.status, outcome.err) == (1, "deepfs stat: File '/none' not found\n")
+    assert [line.split() for line in outcome.lines if "type" in line] == [["type:", "directory"]] * 2
+
+
+@on_both
+def test_find_goes_where_there_are_no_absolute_paths(place: str) -> None:
+    assert deepfs("find", f"{place}/", "-name", "*.txt").lines == ["/a.txt", "/dir/c/d.txt"]
+    assert deepfs("find", f"{place}/dir", "-type", "f", "-size", "-1k").lines == []
+    assert deepfs("find", f"{place}/dir", "-size", "+1c", "-mtime", "-1", "-maxdepth", "1").lines == [
+        "/dir/.hidden",
+        "/dir/b.py",
+    ]
+    assert deepfs("find", f"{place}/none", f"{place}/dir/c", "-type", "d")[:2] == (1, "/dir/c\n")
+    assert deepfs("find", f"{place}/", "-size", "1x").status == 2
+
+
+@on_both
 def test_glob_and_du(place: str) -> None:
     assert deepfs("glob", "*.txt", f"{place}/").lines == ["/a.txt", "/dir/c/d.txt"]
     assert deepfs("glob", "*.rs", f"{place}/") == (1, "", "")
@@ -115,6 +139,22 @@ def test_options_of_grep(place: str) -> None:
     assert deepfs("grep", "-g", ".*", "two", f"{place}/").lines == ["/dir/.hidden:1:two"]
     assert deepfs("grep", "-m1", "o", f"{place}/") == (0, "/a.txt:1:one\n", "")
     assert deepfs("grep", "-C1", "return", f"{place}/").lines == ["/dir/b.py-1-def f():", "/dir/b.py:2:    return 2"]
+    assert deepfs("grep", "-w", "retur|f", f"{place}/").lines == ["/dir/b.py:1:def f():"]
+    assert deepfs("grep", "-w", "-F", "f()", f"{place}/").lines == ["/dir/b.py:1:def f():"]
+    assert deepfs("grep", "-vw", "-m1", "two", f"{place}/").lines == ["/a.txt:1:one"]
+    assert [json.loads(line)["text"] for line in deepfs("grep", "-o", "--json", "[e-o]+", f"{place}/a.txt").lines] == [
+        "one",
+        "o",
+    ]
+    for refused in (["-w", "a)(b"], ["-w", "("], ["-v", "("], ["-ov", "x"], ["-m0", "x"]):
+        assert deepfs("grep", *refused, f"{place}/").status == 2, refused
+
+
+def test_what_is_cut_off_a_long_line_is_told(tmp_path: Path) -> None:
+    (tmp_path / "long").write_text("x" * 6_000 + "needle\n")
+    for option in ("-v", "-o"):
+        outcome = deepfs("grep", option, "needle", tmp_path / "long")
+        assert (outcome.status, "only 5,000 characters are looked at" in outcome.err) == (2, True), option
 
 
 # --- contents --------------------------------------------------------------------------------------------------------
@@ -141,10 +181,43 @@ def test_write(place: str) -> None:
     assert deepfs("write", f"{place}/new/file", "text") == (0, "", "")
     assert deepfs("cat", f"{place}/new/file").out == "text"
     refused = deepfs("write", f"{place}/new/file", "other")
-    assert (refused.status, "already exists" in refused.err) == (1, True)
+    assert refused == (1, "", "deepfs write: '/new/file' already exists; -f replaces it\n")
     assert deepfs("write", "-f", f"{place}/new/file", "other").status == 0
     assert deepfs("write", "-f", "--if-match", "0", f"{place}/new/file", "late").status == 1
     assert deepfs("cat", f"{place}/new/file").out == "other"
+
+
+def test_mkdir(tmp_path: Path, place: str) -> None:
+    new = tmp_path / "new/deep"
+    refused = f"deepfs mkdir: cannot create directory '{new}': No such file or directory\n"
+    assert deepfs("mkdir", new) == (1, "", refused)
+    assert deepfs("mkdir", "-p", new, new) == (0, "", "")
+    assert new.is_dir()
+    (new / "file").write_text("")
+    assert "File exists" in deepfs("mkdir", new).err
+    assert "File exists" in deepfs("mkdir", "-p", new / "file").err
+    assert "Not a directory" in deepfs("mkdir", "-p", new / "file/x").err
+    assert "no empty directory is kept there" in deepfs("mkdir", f"{place}/x").err
+    assert deepfs("mkdir", "-p", f"{place}/x/y") == (0, "", "")
+    assert "Not a directory" in deepfs("mkdir", "-p", f"{place}/a.txt/y").err
+
+
+def test_addresses(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tree:x#1.toml").write_text('url = "sqlite:///files.db?namespace=ada"\n')
+    for words in (
+        ["cat", f"{place}/a.txt"],
+        ["cat", "sqlite:///files.db/a.txt?namespace=ada"],
+        ["cat", f"sqlite:///{tmp_path}/files.db/a.txt?namespace=ada"],
+        ["--on", "tree:x#1.toml", "cat", "/a.txt"],
+        ["cat", "a.txt", "--on", "sqlite:///files.db?namespace=ada"],
+        ["--on", "sqlite:///none.db", "cat", "--on", "tree:x#1.toml", "a.txt"],
+    ):
+        assert deepfs(*words) == (0, FILES["a.txt"], ""), words
+    assert deepfs("cat", "tree:x#1.toml").out == (tmp_path / "tree:x#1.toml").read_text()
+    assert deepfs("write", "sqlite:///files.db/new", "x").status == 0
+    assert deepfs("write", "sqlite:///new.db/x", "x").status == 1
+    assert not (tmp_path / "new.db").exists()
 
 
 def test_write_of_the_standard_input_is_exact(tmp_path: Path) -> None:
@@ -243,22 +316,16 @@ def test_on_a_terminal_lines_fit_and_nothing_forges_them(tmp_path: Path, columns
     assert len(listing.splitlines()) < 31 / (columns // 24) + 2
     assert r"evil\x1b[31m\n.txt" in listing
     assert "\x1b" not in listing
+    for words in (["find"], ["ls", "-R"], ["find", "-name", "evil*"]):
+        assert "\x1b" not in on_terminal(words, columns=columns, cwd=tmp_path)
+    assert on_terminal(["grep", "-o", "nee."], columns=columns, cwd=tmp_path, NO_COLOR="1") == (
+        "file-07.txt\n1:need\n1:need\n"
+    )
     found = on_terminal(["grep", "needle"], columns=columns, cwd=tmp_path)
     needle = "\x1b[1;31mneedle\x1b[0m"
     assert found == f"\x1b[35mfile-07.txt\x1b[0m\n\x1b[32m1\x1b[0m:{needle} \\x1b[2J\\x07 and {needle}\n"
     plain = on_terminal(["grep", "needle"], columns=columns, cwd=tmp_path, NO_COLOR="1")
     assert plain == "file-07.txt\n1:needle \\x1b[2J\\x07 and needle\n"
-
-
-def test_shells_complete_commands_and_local_files() -> None:
-    assert "_DEEPFS_COMPLETE=bash_complete" in deepfs("completion", "bash").out
-    env = {**os.environ, "_DEEPFS_COMPLETE": "bash_complete", "COMP_WORDS": "deepfs gr", "COMP_CWORD": "1"}
-    done = subprocess.run(COMMAND, env=env, capture_output=True, text=True, check=True)
-    assert done.stdout == "plain,grep\n"
-    for words in ("deepfs cat do", "deepfs cp a do", "deepfs ls do"):
-        env |= {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
-        done = subprocess.run(COMMAND, env=env, capture_output=True, text=True, check=True)
-        assert done.stdout == "file,do\n"
 
 
 @pytest.mark.parametrize(

@@ -186,16 +186,26 @@ def test_a_mode_is_set_back_where_the_rest_of_the_patch_fails(tmp_path: Path) ->
     assert as_files(root) == {"f": (OLD, 0o644), "d/x": (b"x\n", 0o644)}
 
 
-def test_differences_of_trees_are_applied_whole(tmp_path: Path) -> None:
-    old = {"f": (b"\xef\xbb\xbf1\r\n2", 0o644), "e": (b"", 0o644), "a b/c": (b"x\n" * 9, 0o644), "gone": (b"1", 0o644)}
-    new = {"f": (b"1\n2\n", 0o644), "a b/c": (b"x\n" * 10, 0o644), "a b/e": (b"", 0o644), "--- a": (b"-- \n", 0o644)}
-    lay(tmp_path / "files", old)
-    lay(tmp_path / "new", new)
-    for names in (
-        [f"{tmp_path}/files", f"{tmp_path}/new"],
-        [f"file://{tmp_path}/{name}#/" for name in ("files", "new")],
-    ):
-        lay(tmp_path / "files", old)
-        shown = CliRunner().invoke(app, ["diff", *names])
-        assert patched(tmp_path, shown.stdout_bytes.decode())[0] == 0
-        assert as_files(tmp_path / "files") == new
+@pytest.mark.parametrize("pairs", few_or_many(40, 10_000, seconds=7_200))
+def test_differences_of_trees_are_applied_whole(pairs: int, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    base = int(request.config.getoption("--hypothesis-seed") or random.randrange(2**32))
+    same = 0
+    for number in range(pairs):
+        seed = f"{base} {number}"
+        chance = random.Random(seed)
+        before = random_tree(chance)
+        after = changed(chance, before)
+        lay(tmp_path / "files", before)
+        lay(tmp_path / "new", after)
+        form = chance.choice([f"{tmp_path}/{{}}", f"file://{tmp_path}/{{}}#/"])
+        shown = CliRunner().invoke(app, ["diff", form.format("files"), form.format("new")])
+        assert shown.exit_code == (before != after), (seed, shown.stderr)
+        if before == after:
+            continue
+        status, said = patched(tmp_path, shown.stdout_bytes.decode())
+        if status == 0:
+            same += 1
+        else:
+            assert "changes a binary file" in said, (seed, said)
+        assert as_files(tmp_path / "files") == (after if status == 0 else before), (seed, said)
+    assert same > pairs / 3

@@ -196,7 +196,7 @@ CONSTRUCTORS: list[tuple[Callable[[], object], str]] = [
     (lambda: CompositeBackend(MemoryBackend(), ANY or {Path("/a"): MemoryBackend()}), "a route must be a string"),
     (lambda: CompositeBackend(MemoryBackend(), ANY or [("/a/", MemoryBackend())]), "routes must be a mapping"),
     (lambda: S3Backend(ANY), "bucket must be a string"),
-    (lambda: S3Backend("bucket", ANY or str), "prefix must be a string"),
+    (lambda: S3Backend("bucket", ANY or 5), "prefix must be a"),
     (lambda: S3Backend("bucket", endpoint_url=ANY or 0), "endpoint_url must be a string"),
     (lambda: ObjectStoreBackend("memory://", index=ANY or 0), "index must be a"),
     (lambda: ObjectStoreBackend("memory://", retries=ANY or 0), "retries must be a RetryPolicy"),

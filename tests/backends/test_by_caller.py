@@ -27,6 +27,7 @@ from deepfs import (
     SqliteBackend,
     StateBackend,
     StoreBackend,
+    run_sync,
 )
 from deepfs.backends.local_shell import LocalShellBackend
 from deepfs.backends.protocol import BackendProtocol
@@ -358,7 +359,11 @@ async def test_many_tenants_leave_nothing_behind_but_the_latest(
 def test_the_legacy_namespace_of_a_store_is_by_caller() -> None:
     with pytest.warns(DeprecationWarning, match="namespace"):
         store = StoreBackend(InMemoryStore())
-    with pytest.raises(ValueError, match="would lie in one place"):
-        HistoryBackend(store, MemoryBackend())
+    history = HistoryBackend(store, MemoryBackend())
+    for assistant in ("first", "second"):
+        assert history.at((assistant, "filesystem")).write("/a.txt", assistant).ok
+    assert history.at(("first", "filesystem")).write("/a.txt", "2", overwrite=True).ok
+    versions = [run_sync(history.at((each, "filesystem")).ahistory, "/a.txt") for each in ("first", "second")]
+    assert [len(found) for found in versions] == [1, 0]
     assert store.at(("assistant", "filesystem")).write("/a.txt", "x").ok
     assert store.read("/a.txt").code == ErrorCode.FILE_NOT_FOUND

@@ -132,6 +132,7 @@ class DeepFSError(Exception):
     """
 
     code: ClassVar[ErrorCode] = ErrorCode.BACKEND_ERROR
+    __cause__: BaseException | None
     _says_enough: ClassVar[bool] = False
     _text: str = "{path}"
     _advice: str = ""

@@ -20,12 +20,7 @@ from uuid import uuid4
 
 from msgspec.structs import replace
 
-from deepfs.backends.protocol import (
-    BackendProtocol,
-    as_backend,
-    close_each,
-    parts_by_caller,
-)
+from deepfs.backends.protocol import BackendProtocol, as_backend, close_each
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import (
     BackendError,
@@ -36,6 +31,7 @@ from deepfs.errors import (
     PermissionDeniedError,
     QuotaExceededError,
     error_about,
+    error_class,
 )
 from deepfs.operations import Copy, Delete, Edit, ListTree, Move, Operation, UploadFiles, UploadStream, Write
 from deepfs.policy.permissions import PermissionedBackend
@@ -47,6 +43,7 @@ from deepfs.policy.undo import (
     ChangeLog,
     FileChange,
     LoggedChange,
+    Undo,
     UndoResult,
     combine,
     current_undo,
@@ -152,11 +149,6 @@ class HistoryBackend(WrapperBackend):
         super().__init__(files if versions is not None else _without(files, self._directory))
         self._beneath = files
         self._versions = files if versions is None else as_backend(versions)
-        if any(part._choice is not None and not part._choice.is_place for part in parts_by_caller(files)):
-            raise ValueError(
-                "a factory makes backends, so versions of several callers could lie in one place: "
-                "let the factory make the history, or give each backend a factory for its namespace"
-            )
         self._places = HistoryPlaces(files, self._versions, self._directory)
         self._kept = VersionFiles(self._versions, keep)
         self._log = ChangeLog(self._versions)
@@ -259,12 +251,14 @@ class HistoryBackend(WrapperBackend):
     async def _put_back(self, path: str, content: bytes, mode: int | None) -> str | None:
         """Store what the file at `path`, which is locked, once was; return the code of the error if that fails."""
         now = await self._mode(path)
-        if mode is not None and now is not None and (narrow := now & (mode | _OWN_BITS)) != now:
+        narrow = now if mode is None or now is None else now & (mode | _OWN_BITS)
+        if narrow is not None and narrow != now:  # Before the content is there for others to read.
             await self.inner.achange_entries([EntryChange(path, "set_mode", narrow)])
         with use_file_mode(mode):
             (stored,) = await self._upload_held(UploadFiles([(path, content)]), {path: [path]})
-        if stored.error is None and mode is not None and now is None:  # The umask may have left less than that.
-            await self.inner.achange_entries([EntryChange(path, "set_mode", mode)])
+        wanted = now if stored.error is not None else mode if now is None else narrow
+        if wanted is not None and wanted != narrow:  # The umask may have left less; or nothing was stored.
+            await self.inner.achange_entries([EntryChange(path, "set_mode", wanted)])
         return stored.error
 
     # --- undoing ---
@@ -342,16 +336,20 @@ class HistoryBackend(WrapperBackend):
         if not all([await self._is_readable(file.path) for file in files]):
             raise PermissionDeniedError.because(None, "a rule forbids to read a part of what would be undone")
         result = UndoResult(str(uuid4()), [], {})
-        token = current_undo.set(result.run)
-        try:
-            for file in sorted(files, key=lambda file: (file.before is not None, file.path)):  # Deletions make room.
-                code = await self._undo(file, is_own=file.path not in interrupted, force=force)
-                if code is None:
-                    result.paths.append(file.path)
-                else:
-                    result.conflicts[file.path] = code
-        finally:
-            current_undo.reset(token)
+        left: dict[str | None, ErrorCode] = {}
+        moved_to = {file.source: file.place for file in files}
+        for file in _in_undo_order(files):
+            code = left.get(file.source)  # What was moved here stays if it could not be brought back to where it was.
+            if code is None:
+                token = current_undo.set(Undo(result.run, moved_to.get(file.place)))
+                try:
+                    code = await self._undo(file, is_own=file.place not in interrupted, force=force)
+                finally:
+                    current_undo.reset(token)
+            if code is None:
+                result.paths.append(file.path)
+            else:
+                left[file.place] = result.conflicts[file.path] = code
         result.paths.sort()
         return result
 
@@ -364,6 +362,8 @@ class HistoryBackend(WrapperBackend):
             place, is_known = await self._place(file.path), now != UNKNOWN
             if paths.name(place) != file.place or not (force or (is_own and is_known and now == file.after)):
                 return ErrorCode.CONFLICT
+            if file.before is None and await self._is_link(file.path):  # It was there before what it leads to.
+                return ErrorCode.CONFLICT
             try:
                 if file.before is None:
                     seen = now if is_known and self.inner.capabilities.atomic_between_processes else None
@@ -375,9 +375,13 @@ class HistoryBackend(WrapperBackend):
                 await self._clear(file.path)
                 mode = await self._kept.mode(place, file.version)
                 code = await self._put_back(file.path, content, mode)
-                return None if code is None else ErrorCode(code)
+                return None if code is None else error_class(code).code
             except DeepFSError as error:
                 return error.code
+
+    async def _is_link(self, path: str) -> bool:
+        real, above = await self.inner.aresolve_paths([path, paths.parent(path)])
+        return real is not None and above is not None and real != paths.join(above, paths.name(path))
 
     async def _clear(self, path: str) -> None:
         """Remove the directories without files that are where a file was."""
@@ -492,11 +496,13 @@ class HistoryBackend(WrapperBackend):
         for path, where in zip(made, await self._places.of(made), strict=True):
             pending.files[path] = FileChange(path, paths.name(where.directory), UNKNOWN, where.caller)
         if isinstance(operation, Move):
-            moved = {path: pending.files[old].before for path, old in arriving.items() if old in pending.files}
-            pending.files = {
-                path: replace(file, after=moved.get(path, UNKNOWN if path in arriving else None))
-                for path, file in pending.files.items()
-            }
+            files = dict(pending.files)
+            for path, file in files.items():
+                moved = files.get(arriving.get(path, ""))
+                if moved is not None:
+                    pending.files[path] = replace(file, after=moved.before, source=moved.place)
+                elif path not in arriving:
+                    pending.files[path] = replace(file, after=None)
 
     async def _list_files(self, path: str) -> list[str]:
         try:
@@ -511,8 +517,10 @@ class HistoryBackend(WrapperBackend):
             return
         thread, run = running_ids()
         undo = current_undo.get()
-        run = undo or run
-        change = LoggedChange("undo" if undo else operation, files, thread, run)
+        if undo is not None:
+            operation, run = "undo", undo.run
+            files = [replace(file, source=undo.source) for file in files]
+        change = LoggedChange(operation, files, thread, run)
         with unchecked():
             pending.record, pending.change = new_record(await self._places.of_log(), run), change
             code = await self._log.store(pending.record, change)
@@ -785,6 +793,19 @@ class _Digest:
 
     def version(self) -> str:
         return self._digest.hexdigest()
+
+
+def _in_undo_order(files: Sequence[FileChange]) -> list[FileChange]:
+    """What is in the way of others first, and what was moved after the place from where it was moved."""
+    restored = {file.path for file in files if file.before is not None}
+    above = {directory for path in restored for directory in paths.ancestors(path)}
+
+    def turn(file: FileChange) -> int:
+        if file.before is not None:
+            return 1 if file.source is None else 2
+        return 0 if file.path in above or not restored.isdisjoint(paths.ancestors(file.path)) else 3
+
+    return sorted(files, key=turn)
 
 
 def _version_after(operation: Write | Edit | Delete, content: bytes | None) -> str | None:

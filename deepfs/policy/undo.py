@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import AsyncGenerator, Iterable
+from contextlib import suppress
 from contextvars import ContextVar
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
+from logging import getLogger
 from secrets import token_hex
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec import MsgspecError, Struct, json
 from msgspec.structs import replace
@@ -16,16 +18,29 @@ from deepfs.errors import BackendError, ErrorCode
 from deepfs.policy.versions import PRIVATE_DIRECTORY, PRIVATE_FILE
 from deepfs.text import paths
 from deepfs.text.entries import EntryChange, use_file_mode
+from deepfs.threads.forks import ForkSafeLock
+
+_log = getLogger("deepfs")
 
 UNKNOWN: Final = "?" * 32
 """Stands for the version of a content that is not known; as long as one, so that a record never grows."""
 _MOST_CHANGES: Final = 1_000
 """How many changes are kept, the latest ones; of a run that has one of these, all are kept."""
 _BATCH: Final = 50
-_is_record = re.compile(r"(?P<at>\d{8}T\d{6}\.\d{6}Z)-(?P<run>[0-9a-f]{8})-[0-9a-f]{8}").fullmatch
+_record = re.compile(r"(?P<at>\d{8}T\d{6}\.\d{6}Z)-(?P<run>[0-9a-f]{8})-[0-9a-f]{8}").fullmatch
 
-current_undo: ContextVar[str | None] = ContextVar("deepfs_current_undo", default=None)
-"""The id of the undo that this task carries out, which its changes have as their run."""
+
+class Undo(NamedTuple):
+    """An undo that is carried out."""
+
+    run: str
+    """Its id, which its changes have as their run."""
+    source: str | None
+    """The place of what is at the same time moved back to the file that is being restored."""
+
+
+current_undo: ContextVar[Undo | None] = ContextVar("deepfs_current_undo", default=None)
+"""What this task carries out."""
 
 
 class Change(Struct, frozen=True):
@@ -70,6 +85,8 @@ class FileChange(Struct, frozen=True, omit_defaults=True):
     """The name of the version that holds the content before; None if there was no file, or it is not kept."""
     before: str | None = None
     """The content version before; None if there was no file."""
+    source: str | None = None
+    """The `place` of the file that was moved here."""
 
 
 class LoggedChange(Struct, frozen=True, omit_defaults=True):
@@ -118,7 +135,13 @@ class ChangeLog:
         await self._versions.adelete(record)
 
     async def read(self, directory: str, run: str | None = None) -> AsyncGenerator[tuple[str, LoggedChange], None]:
-        """The changes in `directory`, or those of one run, each with the name of its file, the latest first."""
+        """The changes in `directory`, or those of one run, each with the name of its file, the latest first.
+
+        Those that cannot be read are left out, and logged; of one run, they may be what an undo needs.
+
+        Raises:
+            BackendError: The directory, or a change that may be of the run, cannot be read.
+        """
         names = await self._names(directory)
         tag = run and _tag(run)
         wanted = [name for name in reversed(names) if tag is None or _tag_in(name) == tag]
@@ -128,7 +151,13 @@ class ChangeLog:
             for name, record in zip(batch, found, strict=True):
                 if record.error == ErrorCode.FILE_NOT_FOUND:  # It was deleted meanwhile.
                     continue
-                change = _decode(record.content, record.error)
+                try:
+                    change = _decode(record.content, record.error)
+                except BackendError as error:
+                    if run is not None:
+                        raise
+                    _log.warning("%s", error)
+                    continue
                 if run is None or change.run == run:
                     yield name, change
 
@@ -156,7 +185,23 @@ class ChangeLog:
 
 def new_record(directory: str, run: str | None) -> str:
     """The path of the file of a new change."""
-    return paths.join(directory, f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}-{_tag(run)}-{token_hex(4)}")
+    return paths.join(directory, f"{_time.next():%Y%m%dT%H%M%S.%fZ}-{_tag(run)}-{token_hex(4)}")
+
+
+class _Clock:
+    """Times that go on even if the clock is set back, since the order of changes decides what an undo restores."""
+
+    def __init__(self) -> None:
+        self._lock = ForkSafeLock()
+        self._latest = datetime.min.replace(tzinfo=UTC)
+
+    def next(self) -> datetime:
+        with self._lock:
+            self._latest = max(datetime.now(UTC), self._latest + timedelta(microseconds=1))
+            return self._latest
+
+
+_time = _Clock()
 
 
 def time_of(name: str) -> str:
@@ -164,19 +209,31 @@ def time_of(name: str) -> str:
     return datetime.fromisoformat(name.partition("-")[0]).isoformat(timespec="microseconds")
 
 
+def _is_record(name: str) -> bool:
+    with suppress(ValueError):  # There is no such day.
+        return _record(name) is not None and bool(time_of(name))
+    return False
+
+
 def combine(changes: Iterable[LoggedChange]) -> tuple[list[FileChange], set[str]]:
-    """What changes, oldest first, did to each file together; and the files that somebody else changed in between."""
+    """What changes, oldest first, did to each file together, whatever names it was changed by.
+
+    Returns:
+        The files, the one that was changed last first; and the places of those that somebody else changed in between.
+    """
     combined: dict[str, FileChange] = {}
     interrupted = set[str]()
     for each in (file for change in changes for file in change.files):
-        known = combined.get(each.path)
-        if known is None:
-            combined[each.path] = each
-            continue
-        if known.after != each.before:
-            interrupted.add(each.path)
-        combined[each.path] = replace(known, after=each.after)
-    return [*combined.values()], interrupted
+        known = combined.pop(each.place, None)  # Added again, at the end.
+        if known is not None and known.after != each.before:
+            interrupted.add(each.place)
+        source = each.source
+        if source is None and known is not None and known.after is not None:
+            source = known.source
+        elif source is not None and (way := combined.get(source)) is not None and way.before is None:
+            source = way.source or source  # It was moved there, too.
+        combined[each.place] = replace(known or each, after=each.after, source=source)
+    return [*reversed(combined.values())], interrupted
 
 
 def _decode(content: bytes | None, error: str | None) -> LoggedChange:

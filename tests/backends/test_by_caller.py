@@ -246,6 +246,15 @@ async def test_a_link_leads_out_of_no_tenant(tmp_path: Path) -> None:
     assert [match.path for match in (await ada.agrep("bob")).unwrap()] == []
 
 
+async def test_what_a_view_tells_of_its_place_is_that_of_its_tenant(tmp_path: Path) -> None:
+    files = FilesystemBackend(lambda runtime: (tmp_path, runtime.context.user))
+
+    async def ask() -> Any:
+        return of(files, "bob").cwd  # type: ignore[attr-defined]
+
+    assert await in_graph("ada", ask) == tmp_path / "bob"
+
+
 def test_what_is_neither_a_place_nor_a_factory_is_refused(tmp_path: Path) -> None:
     refused: list[tuple[Callable[[], Any], str]] = [
         (lambda: StoreBackend(InMemoryStore(), namespace=7), "namespace"),  # type: ignore[arg-type]

@@ -60,7 +60,7 @@ from deepfs.text.entries import EntryChange, Omission, TreeListing, files_of, is
 from deepfs.text.lines import decode, version
 from deepfs.text.lines import digest as content_digest
 from deepfs.threads.locks import path_locks
-from deepfs.types import DeleteResult, FileUploadResponse, WriteResult, error_from, failure
+from deepfs.types import DeleteResult, FileUploadResponse, WriteResult, error_from, failure, item_error
 
 _log = getLogger("deepfs")
 
@@ -523,9 +523,9 @@ class HistoryBackend(WrapperBackend):
         change = LoggedChange(operation, files, thread, run)
         with unchecked():
             pending.record, pending.change = new_record(await self._places.of_log(), run), change
-            code = await self._log.store(pending.record, change)
-        if code is not None and (must_fit or code != ErrorCode.QUOTA_EXCEEDED):
-            raise keeping_error(files[0].path, code, code)
+            error = await self._log.store(pending.record, change)
+        if error is not None and (must_fit or error.code is not ErrorCode.QUOTA_EXCEEDED):
+            raise keeping_error(files[0].path, error)
 
     def _pin(
         self, operation: Write | Edit | Delete | Copy, touched: Sequence[str], saved: Sequence[SavedContent]
@@ -638,7 +638,7 @@ class HistoryBackend(WrapperBackend):
                 return None
             if error.code is ErrorCode.PERMISSION_DENIED:
                 raise
-            raise keeping_error(path, error.code, error.code) from error
+            raise keeping_error(path, error) from error
         return content.version()
 
     async def _try_keep(self, touched: Sequence[str], pending: _Pending) -> str | None:
@@ -751,7 +751,7 @@ class HistoryBackend(WrapperBackend):
             if read.code is ErrorCode.PERMISSION_DENIED:
                 raise error_from(read)
             raise PermissionDeniedError(path, "it cannot be kept in the history")
-        raise keeping_error(path, found.error, found.error)
+        raise keeping_error(path, item_error(found, "it cannot be read"))
 
     async def _save(
         self,
@@ -771,7 +771,7 @@ class HistoryBackend(WrapperBackend):
             pending.saved.pop()
             await run_shielded(partial(self._kept.forget, saved))
         if stored.error is not None:
-            raise keeping_error(path, stored.error, stored.error)
+            raise keeping_error(path, item_error(stored, "it cannot be stored"))
         pending.files[path] = FileChange(path, paths.name(saved.place), UNKNOWN, where.caller, saved.name, digest)
 
     async def _place(self, path: str) -> str:

@@ -14,11 +14,12 @@ from msgspec import MsgspecError, Struct, json
 from msgspec.structs import replace
 
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.errors import BackendError, ErrorCode
-from deepfs.policy.versions import PRIVATE_DIRECTORY, PRIVATE_FILE
+from deepfs.errors import BackendError, DeepFSError, ErrorCode
+from deepfs.policy.versions import PRIVATE_DIRECTORY, PRIVATE_FILE, list_kept
 from deepfs.text import paths
 from deepfs.text.entries import EntryChange, use_file_mode
 from deepfs.threads.forks import ForkSafeLock
+from deepfs.types import FileDownloadResponse, item_error
 
 _log = getLogger("deepfs")
 
@@ -108,8 +109,8 @@ class ChangeLog:
     def __init__(self, versions: BackendProtocol) -> None:
         self._versions = versions
 
-    async def store(self, record: str, change: LoggedChange) -> str | None:
-        """Store a change; return the code of the error if that fails.
+    async def store(self, record: str, change: LoggedChange) -> DeepFSError | None:
+        """Store a change; return the error if that fails.
 
         Args:
             record: The path of its file.
@@ -124,11 +125,11 @@ class ChangeLog:
         with use_file_mode(PRIVATE_FILE):
             return await self.replace(record, change)
 
-    async def replace(self, record: str, change: LoggedChange) -> str | None:
-        """Replace a change; return the code of the error if that fails."""
+    async def replace(self, record: str, change: LoggedChange) -> DeepFSError | None:
+        """Replace a change; return the error if that fails."""
         content = json.encode(change, enc_hook=str.__str__)  # A path may be of a subclass of str.
         [stored] = await self._versions.aupload_files([(record, content)])
-        return stored.error
+        return None if stored.error is None else item_error(stored, "it cannot be stored")
 
     async def forget(self, record: str) -> None:
         """Delete a change."""
@@ -152,7 +153,7 @@ class ChangeLog:
                 if record.error == ErrorCode.FILE_NOT_FOUND:  # It was deleted meanwhile.
                     continue
                 try:
-                    change = _decode(record.content, record.error)
+                    change = _decode(record)
                 except BackendError as error:
                     if run is not None:
                         raise
@@ -166,7 +167,7 @@ class ChangeLog:
         if not _is_record(name):
             return None
         [record] = await self._versions.adownload_files([paths.join(directory, name)])
-        return None if record.error == ErrorCode.FILE_NOT_FOUND else _decode(record.content, record.error)
+        return None if record.error == ErrorCode.FILE_NOT_FOUND else _decode(record)
 
     async def prune(self, directory: str) -> None:
         """Delete the changes that are too many, but none of a run that has later ones."""
@@ -177,10 +178,9 @@ class ChangeLog:
                 await self.forget(paths.join(directory, name))
 
     async def _names(self, directory: str) -> list[str]:
-        listing = await self._versions.als(directory)
-        if listing.entries is None and listing.code is not ErrorCode.FILE_NOT_FOUND:
-            raise BackendError(None, f"The history could not be read: {listing.error}")
-        return sorted(name for info in listing.entries or () if _is_record(name := paths.name(info.path)))
+        return sorted(
+            name for info in await list_kept(self._versions, directory) if _is_record(name := paths.name(info.path))
+        )
 
 
 def new_record(directory: str, run: str | None) -> str:
@@ -236,11 +236,15 @@ def combine(changes: Iterable[LoggedChange]) -> tuple[list[FileChange], set[str]
     return [*reversed(combined.values())], interrupted
 
 
-def _decode(content: bytes | None, error: str | None) -> LoggedChange:
+def _decode(record: FileDownloadResponse) -> LoggedChange:
+    if record.content is None:
+        raise BackendError.because(
+            None, "A change in the history cannot be read: {cause}", cause=item_error(record, "")
+        )
     try:
-        return json.decode(content or b"", type=LoggedChange)
+        return json.decode(record.content, type=LoggedChange)
     except MsgspecError:
-        raise BackendError(None, f"A change in the history cannot be read: {error or 'it was changed'}") from None
+        raise BackendError.because(None, "A change in the history cannot be read: it was changed") from None
 
 
 def _tag(run: str | None) -> str:

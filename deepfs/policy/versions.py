@@ -1,6 +1,7 @@
 """The versions of a history: one directory for each file, with a file for each content that it had."""
 
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -13,6 +14,7 @@ from deepfs.text import paths
 from deepfs.text.access import without_access_check
 from deepfs.text.entries import EntryChange, use_file_mode
 from deepfs.text.lines import version
+from deepfs.types import FileInfo, error_from, item_error
 
 PRIVATE_FILE, PRIVATE_DIRECTORY = 0o600, 0o700
 _NO_MODE = "none"
@@ -58,11 +60,8 @@ class VersionFiles:
 
     async def list(self, place: str) -> tuple[list[tuple[Version, str]], list[int]]:
         """The versions in the directory `place`, each with its file name, oldest first; and the numbers taken."""
-        listing = await self._storage.als(place)
-        if listing.entries is None and listing.code is not ErrorCode.FILE_NOT_FOUND:
-            raise BackendError(None, f"The history could not be read: {listing.error}")
         found, claims = [], []
-        for info in listing.entries or ():
+        for info in await list_kept(self._storage, place):
             name = paths.name(info.path)
             if parsed := _version_in(name, info.size):
                 found.append((parsed, name))
@@ -75,8 +74,11 @@ class VersionFiles:
         [stored] = await self._storage.adownload_files([paths.join(place, name)])
         if stored.error == ErrorCode.FILE_NOT_FOUND:
             raise NotFoundError(shown)
-        if stored.content is None or not name.endswith(version(stored.content)):
-            raise BackendError(shown, f"it cannot be read: {stored.error or 'it was changed'}")
+        if stored.content is None:
+            cause = item_error(stored, "it cannot be read").with_paths(lambda _: shown)
+            raise BackendError.because(None, "{cause}", cause=cause)
+        if not name.endswith(version(stored.content)):
+            raise BackendError(shown, "it cannot be read: it was changed")
         return stored.content
 
     @without_access_check
@@ -98,7 +100,7 @@ class VersionFiles:
         with use_file_mode(PRIVATE_FILE):
             while not (claimed := await self._storage.awrite(paths.join(place, f"{number:08d}"), text)).ok:
                 if claimed.code is not ErrorCode.ALREADY_EXISTS:
-                    raise keeping_error(path, claimed.code, claimed.error)
+                    raise keeping_error(path, error_from(claimed))
                 number += 1
         name = f"{number:08d}-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}-{digest}"
         return SavedContent(path, place, number, name, digest)
@@ -118,6 +120,14 @@ class VersionFiles:
             await self._storage.adelete(paths.join(saved.place, each))
 
 
+async def list_kept(storage: BackendProtocol, directory: str) -> Sequence[FileInfo]:
+    """What is kept in a directory, which may not exist yet. Raises BackendError if that cannot be known."""
+    listing = await storage.als(directory)
+    if listing.entries is None and listing.code is not ErrorCode.FILE_NOT_FOUND:
+        raise BackendError.because(None, "The history cannot be read: {cause}", cause=error_from(listing))
+    return listing.entries or ()
+
+
 def _version_in(name: str, size: int | None) -> Version | None:
     """The version that a file with this name holds; None for the names that are not made here."""
     if parsed := _parsed(name):
@@ -128,8 +138,9 @@ def _version_in(name: str, size: int | None) -> Version | None:
     return None
 
 
-def keeping_error(path: str, code: str | None, told: str | None) -> DeepFSError:
+def keeping_error(path: str, cause: DeepFSError) -> DeepFSError:
     """Why something was not kept: where a quota is used up, that is the condition of the change as well."""
-    if code == ErrorCode.QUOTA_EXCEEDED:
+    if cause.code is ErrorCode.QUOTA_EXCEEDED:
         return error_about(ErrorCode.QUOTA_EXCEEDED, path, "there is no room for what it was")
-    return BackendError(path, f"it could not be kept in the history: {told}")
+    about_it = cause.with_paths(lambda _: path)  # It may name a path of the versions.
+    return BackendError.because(path, "it could not be kept in the history: {cause}", cause=about_it)

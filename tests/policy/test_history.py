@@ -54,6 +54,23 @@ async def test_every_change_keeps_the_former_version(history: HistoryBackend) ->
     assert sorted(version.saved_at for version in versions) == [version.saved_at for version in versions]
 
 
+async def test_why_nothing_can_be_kept_is_told(tmp_path: Path) -> None:
+    await anyio.Path(tmp_path / "files.db").write_bytes(b"no database, " * 1_000)
+    files = MemoryBackend()
+    await files.awrite("/a", "1")
+    async with SqliteBackend(tmp_path / "files.db") as archive:
+        history = HistoryBackend(files, archive)
+        told = "The file is not a SQLite database"
+        edited, [uploaded] = await history.aedit("/a", "1", "2"), await history.aupload_files([("/a", b"2")])
+        assert told in str(edited.error)
+        assert uploaded.error == "backend_error"
+        for look in (history.ahistory("/a"), history.achanges()):
+            with pytest.raises(BackendError, match=told):
+                await look
+        with pytest.raises(BackendError, match=f"'/a': it could not be kept in the history: {told}"):
+            (await HistoryBackend(archive, files).awrite("/a", "1", overwrite=True)).unwrap()
+
+
 async def test_a_deleted_or_moved_tree_is_kept(history: HistoryBackend) -> None:
     await history.aupload_files([("/d/a", b"a"), ("/d/.hidden/b", b"b"), ("/e/c", b"c")])
     assert (await history.adelete("/d")).ok

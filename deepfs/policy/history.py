@@ -13,6 +13,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from logging import getLogger
 from typing import Any
@@ -48,9 +49,17 @@ from deepfs.policy.undo import (
     combine,
     current_undo,
     new_record,
+    oldest_changes,
     time_of,
 )
-from deepfs.policy.versions import PRIVATE_FILE, SavedContent, Version, VersionFiles, keeping_error
+from deepfs.policy.versions import (
+    PRIVATE_FILE,
+    SavedContent,
+    Version,
+    VersionFiles,
+    keeping_error,
+    oldest_versions,
+)
 from deepfs.sync import run_shielded
 from deepfs.text import edits, paths
 from deepfs.text.access import AccessScope, access_as, current_access, iterate_under, unchecked, without_access_check
@@ -60,7 +69,7 @@ from deepfs.text.entries import EntryChange, Omission, TreeListing, files_of, is
 from deepfs.text.lines import decode, version
 from deepfs.text.lines import digest as content_digest
 from deepfs.threads.locks import path_locks
-from deepfs.types import DeleteResult, FileUploadResponse, WriteResult, error_from, failure, item_error
+from deepfs.types import DeleteResult, FileUploadResponse, WriteResult, error_from, failed_item, failure, item_error
 
 _log = getLogger("deepfs")
 
@@ -71,6 +80,8 @@ _READABLE = frozenset({*_NO_FILE, "too_large"})
 _OWN_BITS = 0o700
 _ATTEMPTS = 100
 """How often a change is tried anew because another process changed the file after it was kept."""
+_IN_PROGRESS = timedelta(hours=1)
+"""How long a change may take, until what is kept for it may be deleted to make room."""
 _NOT_RESTORED = "it could not be restored"
 _CHANGED_MEANWHILE = frozenset({ErrorCode.CONFLICT, ErrorCode.ALREADY_EXISTS})
 
@@ -94,9 +105,11 @@ class HistoryBackend(WrapperBackend):
     undone.
 
     A change that fails keeps nothing. A change whose version cannot be stored does not happen; only a deletion does
-    where a quota has no room for the version, since it is the way out. A version can be read if its path may be read
-    through `inner` now, and restored if the path may be written, whichever object stored it. Reads of `versions`
-    without this object are not subject to these rules.
+    where a quota has no room for the version, since it is the way out. The oldest versions and changes are deleted if
+    that makes the room which a `QuotaBackend` over them lacks; not for what a stream stores.
+
+    A version can be read if its path may be read through `inner` now, and restored if the path may be written,
+    whichever object stored it. Reads of `versions` without this object are not subject to these rules.
 
     Deleted and moved files can be restored at the path that they had. Versions are private to the owner of the storage,
     and a restored file is open to no more accounts than its version was.
@@ -112,7 +125,8 @@ class HistoryBackend(WrapperBackend):
     it is too large for `aread_version` and `arestore`.
 
     Where a factory chooses by the caller where files lie, or threads have files of their own (`StateBackend`), each
-    caller has versions of its own, also where `versions` is one storage for all of them.
+    caller has versions of its own, also where `versions` is one storage for all of them. In a graph without a
+    `thread_id`, a state and its versions are those of the run; without a `run_id` either, its changes are refused.
 
     Args:
         inner: The backend.
@@ -302,10 +316,12 @@ class HistoryBackend(WrapperBackend):
         """Bring the files of a run back to what they were before it. Files of other callers are left alone.
 
         Files that it made are deleted, and those that it deleted or moved are where they were. A file that somebody
-        else changed during the run or since, also without this object, is left as it is, and named. The undo is a run
-        itself, and can be undone. If it is cancelled, or its process ends, a second call does the rest.
+        else changed during the run or since, also without this object, is left as it is, and named; a change that was
+        taken back is not noticed. The undo is a run itself, and can be undone. If it is cancelled, or its process ends,
+        a second call does the rest.
 
-        Directories that are empty then may stay. Links are not undone: they are named as conflicts.
+        What was moved stays in its new place if it cannot be brought back. Directories that are empty then may stay.
+        Links are not undone: they are named as conflicts.
 
         Args:
             run: The id of a run of a graph, or of an undo, which `achanges` lists.
@@ -451,10 +467,14 @@ class HistoryBackend(WrapperBackend):
             return await self._change_held(operation, touched)
 
     async def _change_held(self, operation: Write | Edit | Delete | Copy, touched: Sequence[str]) -> Any:
+        has_room = False
         for _ in range(_ATTEMPTS):
             result = await self._try_change(operation, touched)
-            if result is not None:
+            if result is None:
+                continue
+            if has_room or result.ok or not await self._make_room_for(touched[-1], error_from(result)):
                 return result
+            has_room = True
         raise ConflictError(touched[0])
 
     async def _try_change(self, operation: Write | Edit | Delete | Copy, touched: Sequence[str]) -> Any:
@@ -524,6 +544,8 @@ class HistoryBackend(WrapperBackend):
         with unchecked():
             pending.record, pending.change = new_record(await self._places.of_log(), run), change
             error = await self._log.store(pending.record, change)
+            if error is not None and await self._make_room(error):
+                error = await self._log.store(pending.record, change)
         if error is not None and (must_fit or error.code is not ErrorCode.QUOTA_EXCEEDED):
             raise keeping_error(files[0].path, error)
 
@@ -562,26 +584,32 @@ class HistoryBackend(WrapperBackend):
         files, pending = operation.files, _Pending()
         done: dict[str, bool] = {}
         try:
-            codes = {path: await self._try_keep(each, pending) for path, each in touched.items()}
+            errors = {path: await self._try_keep(each, pending) for path, each in touched.items()}
             for given, content in files:  # Of two contents for one file, the later one counts.
-                for path in touched[given] if codes[given] is None else ():
+                for path in touched[given] if errors[given] is None else ():
                     pending.files[path] = replace(pending.files[path], after=version(content))
             try:
                 await self._record(operation.name, pending)
             except DeepFSError as error:
-                refused = error.code.value
-                codes = {path: codes[path] or (refused if each else None) for path, each in touched.items()}
-            passed = [file for file in files if codes[file[0]] is None]
-            stored = iter(await self.inner.aupload_files(passed) if passed else [])
+                errors = {path: errors[path] or (error if each else None) for path, each in touched.items()}
+            passed = [file for file in files if errors[file[0]] is None]
+            stored = iter(await self._upload_kept(passed) if passed else [])
             outcomes = [
-                next(stored) if code is None else FileUploadResponse(path, code)
-                for path, code in ((path, codes[path]) for path, _ in files)
+                next(stored) if error is None else failed_item(FileUploadResponse, path, error)
+                for path, error in ((path, errors[path]) for path, _ in files)
             ]
             results = [(path, outcome.error is None) for outcome, (path, _) in zip(outcomes, files, strict=True)]
             done = {path: ok for given, ok in results for path in touched[given]}
             return outcomes
         finally:
             await self._settle(pending, done)
+
+    async def _upload_kept(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+        outcomes = await self.inner.aupload_files(files)
+        refused = next((each for each in outcomes if each.error == ErrorCode.QUOTA_EXCEEDED), None)
+        if refused is not None and await self._make_room_for(refused.path, item_error(refused, "")):
+            return await self.inner.aupload_files(files)
+        return outcomes
 
     async def _upload_stream(self, operation: UploadStream) -> FileUploadResponse:
         path = paths.normalize(operation.path)
@@ -620,7 +648,7 @@ class HistoryBackend(WrapperBackend):
 
         with unchecked():
             await self._save(path, digest, copy, pending)
-        if copied and copied != [digest]:
+        if copied and copied[-1] != digest:
             last = pending.saved.pop()
             with unchecked():
                 await run_shielded(partial(self._kept.forget, last))
@@ -641,14 +669,14 @@ class HistoryBackend(WrapperBackend):
             raise keeping_error(path, error) from error
         return content.version()
 
-    async def _try_keep(self, touched: Sequence[str], pending: _Pending) -> str | None:
-        """Store the files before they are replaced; return the error code if that fails."""
+    async def _try_keep(self, touched: Sequence[str], pending: _Pending) -> DeepFSError | None:
+        """Store the files before they are replaced; return the error if that fails."""
         try:
             for path in touched:
                 with access_as("target"):
                     await self._keep_tree(path, pending, deep=False, must_fit=True)
         except DeepFSError as error:
-            return error.code.value
+            return error
         return None
 
     async def _keep_tree(self, path: str, pending: _Pending, *, deep: bool, must_fit: bool) -> bytes | None:
@@ -761,6 +789,21 @@ class HistoryBackend(WrapperBackend):
         pending: _Pending,
     ) -> None:
         """Call `store` with a new path for this content."""
+        for _ in range(2):  # There may be no room for the number, or for the content.
+            try:
+                return await self._try_save(path, digest, store, pending)
+            except QuotaExceededError as error:
+                if not await self._make_room(error):
+                    raise
+        return await self._try_save(path, digest, store, pending)
+
+    async def _try_save(
+        self,
+        path: str,
+        digest: str,
+        store: Callable[[str], Awaitable[FileUploadResponse]],
+        pending: _Pending,
+    ) -> None:
         [where], mode = await self._places.of([path]), await self._mode(path)
         saved = await self._kept.claim(path, where.directory, mode, digest)
         # Appended before the call: if the result is lost, the file may have been stored all the same.
@@ -773,6 +816,38 @@ class HistoryBackend(WrapperBackend):
         if stored.error is not None:
             raise keeping_error(path, item_error(stored, "it cannot be stored"))
         pending.files[path] = FileChange(path, paths.name(saved.place), UNKNOWN, where.caller, saved.name, digest)
+
+    async def _make_room_for(self, path: str, error: DeepFSError) -> bool:
+        """`_make_room` for a file, if the versions lie in the same storage."""
+        if self._versions is not self._beneath:
+            return False
+        place, kept = [await self._beneath.astorage_place(each) for each in (path, self._directory)]
+        return place.storage == kept.storage and await self._make_room(error)
+
+    @without_access_check
+    async def _make_room(self, error: DeepFSError) -> bool:
+        """Delete the oldest versions and changes if that makes the room that a quota lacked, else nothing.
+
+        An undo makes none, since it needs them; nor does one caller delete what may be another one's.
+        """
+        if not isinstance(error, QuotaExceededError) or error.size is None or error.limit is None:
+            return False
+        if current_undo.get() is not None or not await self._places.are_of_one_caller():
+            return False
+        entries = [each for each in (await self._versions.alist_tree(self._directory)).entries if each.kind == "file"]
+        settled = f"{datetime.now(UTC) - _IN_PROGRESS:%Y%m%dT%H%M%S.%fZ}"
+        old = sorted([*oldest_versions(entries, settled), *oldest_changes(entries, settled, running_ids()[1])])
+        lacking, deleted = error.size - error.limit, list[str]()
+        for each in old:
+            if lacking <= 0:
+                break
+            deleted += each.paths
+            lacking -= each.size if error.unit == "bytes" else len(each.paths)
+        if lacking > 0:
+            return False
+        for path in deleted:
+            await self._versions.adelete(path)
+        return True
 
     async def _place(self, path: str) -> str:
         """The directory of the versions of a file."""

@@ -67,6 +67,12 @@ class HistoryPlaces:
         caller = _name_caller([part for part, root in chosen if not (kept and _holds(root, kept))])
         return paths.join(self._directory, "changes" if caller is None else f"changes-{caller}")
 
+    async def are_of_one_caller(self) -> bool:
+        """Whether all that is kept where this caller's versions are is of this caller, or of all."""
+        roots = await self._roots()
+        kept = await self._versions.astorage_place(self._directory) if roots else None
+        return all((kept and _holds(root, kept)) or not part.has_callers() for part, root in roots)
+
     async def callers(self, given: Sequence[str]) -> list[str | None]:
         """For each path what tells apart callers who have other files there, but versions in one place."""
         roots = await self._roots()
@@ -83,7 +89,7 @@ class HistoryPlaces:
 
     async def _roots(self) -> list[tuple["_Part", StoragePlace]]:
         """The parts that this caller has files in, with their roots; none if all callers have the same."""
-        if not any(part.backend._is_by_thread or part.backend._choice is not None for part in self._parts):
+        if not any(part.has_callers() for part in self._parts):
             return []
         return [(part, root) for part in self._parts if (root := await part.root()) is not None]
 
@@ -93,6 +99,9 @@ class _Part(NamedTuple):
 
     backend: BackendProtocol
     views: tuple[TenantView, ...]
+
+    def has_callers(self) -> bool:
+        return self.backend._is_by_thread or self.backend._choice is not None
 
     def acting(self) -> ExitStack:
         stack = ExitStack()

@@ -1,7 +1,7 @@
 """The versions of a history: one directory for each file, with a file for each content that it had."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -9,10 +9,10 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.errors import BackendError, DeepFSError, ErrorCode, NotFoundError, error_about
+from deepfs.errors import BackendError, DeepFSError, ErrorCode, NotFoundError, QuotaExceededError
 from deepfs.text import paths
 from deepfs.text.access import without_access_check
-from deepfs.text.entries import EntryChange, use_file_mode
+from deepfs.text.entries import EntryChange, TreeEntry, use_file_mode
 from deepfs.text.lines import version
 from deepfs.types import FileInfo, error_from, item_error
 
@@ -42,6 +42,15 @@ class SavedContent(NamedTuple):
     number: int
     name: str
     content_version: str
+
+
+class Kept(NamedTuple):
+    """What can be deleted where a quota is used up."""
+
+    at: str
+    """When it was stored, as names have it: the oldest goes first."""
+    paths: list[str]
+    size: int
 
 
 class VersionFiles:
@@ -120,6 +129,27 @@ class VersionFiles:
             await self._storage.adelete(paths.join(saved.place, each))
 
 
+def oldest_versions(entries: Iterable[TreeEntry], settled: str) -> list[Kept]:
+    """The versions among the files of a history that can be deleted, each with the file of its number.
+
+    Not the last version of a file if it is younger than `settled`, since its change may be in progress. Nor its number,
+    so that no number is given twice.
+    """
+    places: dict[str, list[tuple[int, str, TreeEntry]]] = {}
+    for entry in entries:
+        if parsed := _parsed(paths.name(entry.path)):
+            places.setdefault(paths.parent(entry.path), []).append((int(parsed["number"]), parsed["at"], entry))
+    found = []
+    for place, versions in places.items():
+        *earlier, (_, last_at, last) = sorted(versions, key=lambda version: version[0])
+        if last_at < settled:
+            found.append(Kept(last_at, [last.path], last.size or 0))
+        found += [
+            Kept(at, [entry.path, paths.join(place, f"{number:08d}")], entry.size or 0) for number, at, entry in earlier
+        ]
+    return found
+
+
 async def list_kept(storage: BackendProtocol, directory: str) -> Sequence[FileInfo]:
     """What is kept in a directory, which may not exist yet. Raises BackendError if that cannot be known."""
     listing = await storage.als(directory)
@@ -140,7 +170,9 @@ def _version_in(name: str, size: int | None) -> Version | None:
 
 def keeping_error(path: str, cause: DeepFSError) -> DeepFSError:
     """Why something was not kept: where a quota is used up, that is the condition of the change as well."""
-    if cause.code is ErrorCode.QUOTA_EXCEEDED:
-        return error_about(ErrorCode.QUOTA_EXCEEDED, path, "there is no room for what it was")
+    if isinstance(cause, QuotaExceededError):
+        full = QuotaExceededError.because(path, "there is no room for what it was")
+        full.size, full.limit, full.unit = cause.size, cause.limit, cause.unit
+        return full
     about_it = cause.with_paths(lambda _: path)  # It may name a path of the versions.
     return BackendError.because(path, "it could not be kept in the history: {cause}", cause=about_it)

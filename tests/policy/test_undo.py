@@ -1,7 +1,6 @@
 """What a run changed is brought back, and what others changed since stays."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage
-from langchain_core.runnables.config import var_child_runnable_config
 
 from deepfs import (
     CompositeBackend,
@@ -29,18 +27,9 @@ from deepfs.errors import BackendError, NotFoundError, PermissionDeniedError
 from deepfs.operations import Operation
 from deepfs.policy import HistoryBackend, QuotaBackend, UndoResult, WrapperBackend
 from support.chat import ScriptedModel, call, calls
+from support.graphs import in_run
 
 pytestmark = pytest.mark.anyio
-
-
-@contextmanager
-def in_run(run: str | None, thread: str = "t") -> Iterator[None]:
-    """A context like that of a node of a graph in this run."""
-    token = var_child_runnable_config.set({"configurable": {"thread_id": thread, "run_id": run}})
-    try:
-        yield
-    finally:
-        var_child_runnable_config.reset(token)
 
 
 async def contents(backend: BackendProtocol) -> dict[str, bytes | None]:

@@ -65,7 +65,7 @@ async def test_what_may_be_of_a_change_in_progress_makes_no_room(monkeypatch: py
         await files.awrite("/a", content * 1_000, overwrite=True)
     assert (await files.awrite("/b", "x" * 1_000)).code == "quota_exceeded"
     assert await numbers(files, "/a") == [1]
-    monkeypatch.setattr("deepfs.policy.history._IN_PROGRESS", timedelta(0))
+    monkeypatch.setattr("deepfs.policy.keeping._IN_PROGRESS", timedelta(0))
     assert (await files.awrite("/b", "x" * 1_000)).ok
     assert await numbers(files, "/a") == []
     await files.adelete("/b")
@@ -74,7 +74,7 @@ async def test_what_may_be_of_a_change_in_progress_makes_no_room(monkeypatch: py
 
 
 async def test_of_a_run_all_changes_make_room_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deepfs.policy.history._IN_PROGRESS", timedelta(0))
+    monkeypatch.setattr("deepfs.policy.keeping._IN_PROGRESS", timedelta(0))
     files = files_and_versions(4_000)
     await files.awrite("/a", "before")
     with in_run("A"):

@@ -433,7 +433,7 @@ class KeepingBackend(WrapperBackend):
                     await self._log.forget(pending.record)
                 elif changed != pending.change.files:
                     await self._log.replace(pending.record, replace(pending.change, files=changed))
-                if pending.record.endswith("0"):  # One change in sixteen, since it takes a listing.
+                if pending.record.endswith(("00", "80")):  # One change in 128, since it takes a listing.
                     await self._log.prune(paths.parent(pending.record))
 
     async def _version_now(self, path: str) -> str | None:

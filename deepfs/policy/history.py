@@ -7,7 +7,6 @@ from contextlib import aclosing
 from uuid import uuid4
 
 from deepfs.errors import (
-    BackendError,
     DeepFSError,
     ErrorCode,
     NotFoundError,
@@ -28,9 +27,7 @@ from deepfs.policy.undo import (
     current_undo,
     time_of,
 )
-from deepfs.policy.versions import (
-    Version,
-)
+from deepfs.policy.versions import Version, storage_error
 from deepfs.text import paths
 from deepfs.text.arguments import check_integer
 from deepfs.text.diff import unified_diff
@@ -115,6 +112,7 @@ class HistoryBackend(KeepingBackend):
             NotFoundError: The version is not kept.
             PermissionDeniedError: The path may not be read.
             BackendError: The version cannot be read, or is not what was stored.
+            DeadlineError: The storage did not answer in time.
         """
         await self._check_readable(path)
         place = await self._place(path)
@@ -132,7 +130,7 @@ class HistoryBackend(KeepingBackend):
             return
         if read.code is ErrorCode.PERMISSION_DENIED:
             raise error_from(read)
-        raise BackendError.because(None, "{cause}", cause=error_from(read))
+        raise storage_error(None, "{cause}", error_from(read))
 
     async def adiff(self, path: str, number: int, other: int | None = None) -> str:
         """Compare a version with another one, or with the file as it is.

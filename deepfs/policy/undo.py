@@ -15,11 +15,11 @@ from msgspec.structs import replace
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import BackendError, DeepFSError, ErrorCode
-from deepfs.policy.versions import PRIVATE_DIRECTORY, PRIVATE_FILE, Kept, list_kept
+from deepfs.policy.versions import PRIVATE_DIRECTORY, PRIVATE_FILE, Kept, list_kept, storage_error
 from deepfs.text import paths
 from deepfs.text.entries import EntryChange, TreeEntry, use_file_mode
 from deepfs.threads.forks import ForkSafeLock
-from deepfs.types import FileDownloadResponse, item_error
+from deepfs.types import Encodable, FileDownloadResponse, item_error
 
 _log = getLogger("deepfs")
 
@@ -44,7 +44,7 @@ current_undo: ContextVar[Undo | None] = ContextVar("deepfs_current_undo", defaul
 """What this task carries out."""
 
 
-class Change(Struct, frozen=True):
+class Change(Encodable, Struct, frozen=True):
     """A change that a history knows."""
 
     id: str
@@ -60,7 +60,7 @@ class Change(Struct, frozen=True):
     """The run of the graph, or the undo; None where none is known."""
 
 
-class UndoResult(Struct, frozen=True):
+class UndoResult(Encodable, Struct, frozen=True):
     """What an undo did."""
 
     run: str
@@ -141,7 +141,7 @@ class ChangeLog:
         Those that cannot be read are left out, and logged; of one run, they may be what an undo needs.
 
         Raises:
-            BackendError: The directory, or a change that may be of the run, cannot be read.
+            DeepFSError: The directory, or a change that may be of the run, cannot be read.
         """
         names = await self._names(directory)
         tag = run and _tag(run)
@@ -154,7 +154,7 @@ class ChangeLog:
                     continue
                 try:
                     change = _decode(record)
-                except BackendError as error:
+                except DeepFSError as error:
                     if run is not None:
                         raise
                     _log.warning("%s", error)
@@ -256,9 +256,7 @@ def combine(changes: Iterable[LoggedChange]) -> tuple[list[FileChange], set[str]
 
 def _decode(record: FileDownloadResponse) -> LoggedChange:
     if record.content is None:
-        raise BackendError.because(
-            None, "A change in the history cannot be read: {cause}", cause=item_error(record, "")
-        )
+        raise storage_error(None, "A change in the history cannot be read: {cause}", item_error(record, ""))
     try:
         return json.decode(record.content, type=LoggedChange)
     except MsgspecError:

@@ -9,12 +9,12 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.errors import BackendError, DeepFSError, ErrorCode, NotFoundError, QuotaExceededError
+from deepfs.errors import BackendError, DeepFSError, ErrorCode, NotFoundError, QuotaExceededError, error_about
 from deepfs.text import paths
 from deepfs.text.access import without_access_check
 from deepfs.text.entries import EntryChange, TreeEntry, use_file_mode
 from deepfs.text.lines import version
-from deepfs.types import FileInfo, error_from, item_error
+from deepfs.types import Encodable, FileInfo, error_from, item_error
 
 PRIVATE_FILE, PRIVATE_DIRECTORY = 0o600, 0o700
 _NO_MODE = "none"
@@ -23,7 +23,7 @@ _is_number = re.compile(r"[0-9]{8,18}").fullmatch
 _parsed = re.compile(r"(?P<number>\d{8,})-(?P<at>\d{8}T\d{6}\.\d{6}Z)-(?P<digest>[0-9a-f]{32})").fullmatch
 
 
-class Version(Struct, frozen=True):
+class Version(Encodable, Struct, frozen=True):
     """The content of a file until a change."""
 
     number: int
@@ -84,8 +84,7 @@ class VersionFiles:
         if stored.error == ErrorCode.FILE_NOT_FOUND:
             raise NotFoundError(shown)
         if stored.content is None:
-            cause = item_error(stored, "it cannot be read").with_paths(lambda _: shown)
-            raise BackendError.because(None, "{cause}", cause=cause)
+            raise storage_error(None, "{cause}", item_error(stored, "it cannot be read").with_paths(lambda _: shown))
         if not name.endswith(version(stored.content)):
             raise BackendError(shown, "it cannot be read: it was changed")
         return stored.content
@@ -151,10 +150,10 @@ def oldest_versions(entries: Iterable[TreeEntry], settled: str) -> list[Kept]:
 
 
 async def list_kept(storage: BackendProtocol, directory: str) -> Sequence[FileInfo]:
-    """What is kept in a directory, which may not exist yet. Raises BackendError if that cannot be known."""
+    """What is kept in a directory, which may not exist yet. Raises DeepFSError if that is not known."""
     listing = await storage.als(directory)
     if listing.entries is None and listing.code is not ErrorCode.FILE_NOT_FOUND:
-        raise BackendError.because(None, "The history cannot be read: {cause}", cause=error_from(listing))
+        raise storage_error(None, "The history cannot be read: {cause}", error_from(listing))
     return listing.entries or ()
 
 
@@ -175,4 +174,11 @@ def keeping_error(path: str, cause: DeepFSError) -> DeepFSError:
         full.size, full.limit, full.unit = cause.size, cause.limit, cause.unit
         return full
     about_it = cause.with_paths(lambda _: path)  # It may name a path of the versions.
-    return BackendError.because(path, "it could not be kept in the history: {cause}", cause=about_it)
+    return storage_error(path, "it could not be kept in the history: {cause}", about_it)
+
+
+def storage_error(path: str | None, reason: str, cause: DeepFSError) -> DeepFSError:
+    """What `cause` means for the caller: a storage failed. What it forbids or lacks is nothing of the caller's."""
+    return error_about(
+        cause.code if cause.code is ErrorCode.TIMEOUT else ErrorCode.BACKEND_ERROR, path, reason, cause=cause
+    )

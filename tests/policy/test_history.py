@@ -18,7 +18,7 @@ from deepfs import (
     SqliteBackend,
     run_sync,
 )
-from deepfs.errors import BackendError, NotFoundError, PermissionDeniedError
+from deepfs.errors import BackendError, DeadlineError, NotFoundError, PermissionDeniedError
 from deepfs.operations import Operation
 from deepfs.policy import HistoryBackend, WrapperBackend
 from deepfs.testing import FaultyBackend
@@ -69,6 +69,18 @@ async def test_why_nothing_can_be_kept_is_told(tmp_path: Path) -> None:
                 await look
         with pytest.raises(BackendError, match=f"'/a': it could not be kept in the history: {told}"):
             (await HistoryBackend(archive, files).awrite("/a", "1", overwrite=True)).unwrap()
+
+
+async def test_a_storage_that_does_not_answer_in_time_is_a_timeout() -> None:
+    files = MemoryBackend()
+    await HistoryBackend(files).awrite("/a", "1")
+    slow = FaultyBackend(files, dict.fromkeys(["ls", "upload_files", "write"], DeadlineError("The bucket timed out")))
+    history = HistoryBackend(files, slow)
+    changed = await history.awrite("/a", "2", overwrite=True)
+    assert changed.code == "timeout"
+    for look in (history.ahistory("/a"), history.achanges(), history.aundo("A")):
+        with pytest.raises(DeadlineError, match="The history cannot be read: The bucket timed out"):
+            await look
 
 
 async def test_a_deleted_or_moved_tree_is_kept(history: HistoryBackend) -> None:

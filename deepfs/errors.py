@@ -50,6 +50,7 @@ __all__ = [
     "NotDirectoryError",
     "NotFoundError",
     "NotSupportedError",
+    "OutsideGraphError",
     "PermissionDeniedError",
     "QuotaExceededError",
     "TooLargeError",
@@ -81,6 +82,32 @@ class ErrorCode(StrEnum):
     TIMEOUT = auto()
     UNSUPPORTED = auto()
     BACKEND_ERROR = auto()
+
+    @property
+    def http_status(self) -> int:
+        """The status with which a server tells it (RFC 9110; 507 is of RFC 4918)."""
+        return _HTTP_STATUS[self]
+
+
+_HTTP_STATUS: Final = {
+    ErrorCode.FILE_NOT_FOUND: 404,
+    ErrorCode.IS_DIRECTORY: 409,
+    ErrorCode.NOT_A_DIRECTORY: 409,
+    ErrorCode.PERMISSION_DENIED: 403,
+    ErrorCode.INVALID_PATH: 400,
+    ErrorCode.ALREADY_EXISTS: 409,
+    ErrorCode.NO_MATCH: 422,
+    ErrorCode.AMBIGUOUS_MATCH: 422,
+    ErrorCode.BINARY_FILE: 415,
+    ErrorCode.INVALID_PATTERN: 400,
+    ErrorCode.TOO_LARGE: 413,
+    ErrorCode.QUOTA_EXCEEDED: 507,
+    ErrorCode.INVALID_CONTENT: 422,
+    ErrorCode.CONFLICT: 409,
+    ErrorCode.TIMEOUT: 504,
+    ErrorCode.UNSUPPORTED: 501,
+    ErrorCode.BACKEND_ERROR: 502,
+}
 
 
 _MOST_SHOWN = 300
@@ -530,3 +557,7 @@ def error_of(code: str, text: str, path: str | None = None, after: str = "") -> 
     error = error_class(code).because(path, "")
     error._given = (foreign_text(text),) if path is None else (foreign_text(text), foreign_text(after))
     return error
+
+
+class OutsideGraphError(RuntimeError):
+    """Files in the state of a graph were asked for where none runs. No condition of a file, so it has no code."""

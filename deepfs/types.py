@@ -53,7 +53,7 @@ ChangeKind: TypeAlias = Literal["created", "modified", "deleted", "resync"]
 TruncationReason: TypeAlias = Literal["unreadable", "transport", "budget"]
 
 
-class _Encodable:
+class Encodable:
     """What pydantic encodes and reads, and with it FastAPI: an object of the fields that are set."""
 
     __slots__ = ()
@@ -71,12 +71,12 @@ class _Encodable:
             lambda given: given if isinstance(given, cls) else convert(given, cls),
             json_schema_input_schema=core_schema.dict_schema(),
             serialization=core_schema.plain_serializer_function_ser_schema(
-                _Encodable.to_dict, return_schema=core_schema.dict_schema()
+                Encodable.to_dict, return_schema=core_schema.dict_schema()
             ),
         )
 
 
-class Record(_Encodable, Struct, frozen=True, eq=False, omit_defaults=True):
+class Record(Encodable, Struct, frozen=True, eq=False, omit_defaults=True):
     """An immutable Struct that is also a Mapping of its set fields."""
 
     __repr__ = struct_repr
@@ -195,7 +195,7 @@ class FileDataV2(Record, frozen=True, eq=False):
 FileData: TypeAlias = FileDataV2
 
 
-class _Coded(_Encodable, Struct, kw_only=True, dict=True):
+class _Coded(Encodable, Struct, kw_only=True, dict=True):
     code: ErrorCode | None = None
     """The machine-readable condition of `error`."""
 
@@ -377,7 +377,7 @@ class DeleteResult(Result[str]):
     path: str | None = None
 
 
-class ExecuteResponse(_Encodable, Struct):
+class ExecuteResponse(Encodable, Struct):
     """The output of a command, stdout and stderr together.
 
     `exit_code` is None if the command was stopped. If its time was up, `timed_out` is the number of seconds, and
@@ -395,7 +395,7 @@ class ExecuteResponse(_Encodable, Struct):
     timed_out: float | None = None
 
 
-class ChangeEvent(Struct, frozen=True):
+class ChangeEvent(Encodable, Struct, frozen=True):
     """A change of a file, as `awatch` reports it.
 
     `kind` is `"created"`, `"modified"` or `"deleted"`. After `"resync"`, changes at and under `path` may have been
@@ -427,7 +427,7 @@ class Capabilities(Struct, frozen=True):
     use the storage."""
 
 
-class FileUploadResponse(_Encodable, Struct, dict=True):
+class FileUploadResponse(Encodable, Struct, dict=True):
     """The outcome of one upload; `error` is the bare error code."""
 
     path: str
@@ -446,7 +446,7 @@ class FileUploadResponse(_Encodable, Struct, dict=True):
         return self.path
 
 
-class FileDownloadResponse(_Encodable, Struct, dict=True):
+class FileDownloadResponse(Encodable, Struct, dict=True):
     """The outcome of one download; `error` is the bare error code."""
 
     path: str

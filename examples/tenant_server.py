@@ -64,22 +64,8 @@ POOL_SIZE: Final = 10
 
 logger = logging.getLogger(__name__)
 
-STATUS: Final = {
-    ErrorCode.FILE_NOT_FOUND: 404,
-    ErrorCode.IS_DIRECTORY: 409,
-    ErrorCode.NOT_A_DIRECTORY: 409,
-    ErrorCode.PERMISSION_DENIED: 403,
-    ErrorCode.INVALID_PATH: 400,
-    ErrorCode.ALREADY_EXISTS: 412,  # Only If-None-Match asks for it.
-    ErrorCode.BINARY_FILE: 415,
-    ErrorCode.INVALID_PATTERN: 400,
-    ErrorCode.TOO_LARGE: 413,
-    ErrorCode.QUOTA_EXCEEDED: 507,
-    ErrorCode.INVALID_CONTENT: 400,
-    ErrorCode.CONFLICT: 412,  # Only If-Match asks for it.
-    ErrorCode.TIMEOUT: 504,
-    ErrorCode.UNSUPPORTED: 501,
-}
+PRECONDITIONS: Final = (ErrorCode.ALREADY_EXISTS, ErrorCode.CONFLICT)
+"""What only `If-None-Match` and `If-Match` ask for."""
 
 
 # --- tenants ---------------------------------------------------------------------------------------------------------
@@ -292,7 +278,8 @@ def event(kind: str, data: str) -> str:
 async def file_error(request: Request, error: Exception) -> Response:
     """The answer to an operation that failed: its text is for people, its code for programs."""
     assert isinstance(error, DeepFSError)
-    return JSONResponse({"error": str(error), "code": error.code}, STATUS.get(error.code, 503))
+    status = 412 if error.code in PRECONDITIONS else error.code.http_status
+    return JSONResponse({"error": str(error), "code": error.code}, status)
 
 
 async def disconnected(request: Request, error: Exception) -> Response:

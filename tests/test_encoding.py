@@ -7,7 +7,9 @@ import pydantic
 import pytest
 
 from deepfs import MemoryBackend
-from deepfs.types import ExecuteResponse, FileInfo, GrepResult, ReadResult, Result
+from deepfs.errors import ErrorCode
+from deepfs.policy import AuditRecord, Change, UndoResult, Version
+from deepfs.types import ChangeEvent, ExecuteResponse, FileInfo, GrepResult, ReadResult, Result
 
 FILES = MemoryBackend(files={"/a.txt": "one\ntwo\n"})
 ANSWERS: list[tuple[Any, dict[str, Any]]] = [
@@ -18,6 +20,17 @@ ANSWERS: list[tuple[Any, dict[str, Any]]] = [
     (FILES.download_files(["/c"])[0], {"path": "/c", "content": "/w=="}),
     (ExecuteResponse("done", exit_code=1), {"output": "done", "exit_code": 1}),
     (FileInfo("/d/", is_dir=True), {"path": "/d/", "is_dir": True}),
+    (ChangeEvent("/a", "created"), {"path": "/a", "kind": "created"}),
+    (Version(1, "2026-01-01"), {"number": 1, "saved_at": "2026-01-01"}),
+    (
+        Change("c", "write", ["/a"], "2026-01-01"),
+        {"id": "c", "operation": "write", "paths": ["/a"], "changed_at": "2026-01-01"},
+    ),
+    (UndoResult("r", [], {"/a": ErrorCode.CONFLICT}), {"run": "r", "conflicts": {"/a": "conflict"}}),
+    (
+        AuditRecord("2026-01-01", "read", {"path": "/a"}, ok=True, seconds=0.5),
+        {"at": "2026-01-01", "operation": "read", "arguments": {"path": "/a"}, "ok": True, "seconds": 0.5},
+    ),
 ]
 
 

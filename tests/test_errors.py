@@ -144,3 +144,7 @@ class TestTexts:
             assert str(errors.NotFoundError(name)) == f"Error: File {shown} not found"
         assert len(quote("/" + "x" * 10_000)) < 320
         assert quote("/" + "x" * 299) == "'/" + "x" * 299 + "'"
+
+
+def test_every_code_has_a_status_of_a_failure() -> None:
+    assert all(400 <= code.http_status <= 507 for code in ErrorCode)

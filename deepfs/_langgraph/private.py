@@ -37,7 +37,7 @@ from langgraph.store.memory import InMemoryStore
 
 from deepfs._deprecated import warn_deprecated
 from deepfs._drivers import condition_of, failure_by
-from deepfs.errors import BackendError, DeepFSError
+from deepfs.errors import BackendError, DeepFSError, OutsideGraphError
 from deepfs.threads import pool
 from deepfs.threads.loop_bridge import running_asyncio_loop
 from deepfs.threads.tasks import call_on
@@ -139,12 +139,12 @@ class RunningTask(NamedTuple):
 
 
 def running_task() -> RunningTask:
-    """The task that runs here. Outside a graph, raises RuntimeError, which says what to do."""
+    """The task that runs here. Outside a graph, raises OutsideGraphError, which says what to do."""
     config = current_config()
     configurable, metadata = config.get("configurable", {}), config.get("metadata", {})
     inside, send = _inside(configurable), configurable.get(CONFIG_KEY_SEND)
     if inside is None or send is None:
-        raise RuntimeError(_OUTSIDE)
+        raise OutsideGraphError(_OUTSIDE)
     # By `call`, a task starts others, in the loop that runs the graph.
     starts = getattr(configurable.get(CONFIG_KEY_CALL), "keywords", {}).get("schedule_task")
     loop = getattr(starts, "__self__", None)

@@ -11,7 +11,15 @@ import anyio
 from msgspec.structs import replace
 
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.errors import BackendError, DeadlineError, DeepFSError, ErrorCode, InvalidPathError, error_about
+from deepfs.errors import (
+    BackendError,
+    DeadlineError,
+    DeepFSError,
+    ErrorCode,
+    InvalidPathError,
+    OutsideGraphError,
+    error_about,
+)
 from deepfs.operations import Operation, locate_error
 from deepfs.search.globs import compile_glob
 from deepfs.search.request import GlobRequest, GrepRequest, PathFilter, SearchRequest
@@ -210,6 +218,8 @@ class MountSearch:
             return failure(result, DeadlineError(None, f"No answer within {seconds:g} s"))
         except DeepFSError as error:
             return failure(result, mount.outer_error(error, query.request.path or "/"))
+        except OutsideGraphError:
+            raise
         except Exception as error:
             logger.exception("the backend mounted at %s/ failed", mount.prefix)
             code = ErrorCode.TIMEOUT if isinstance(error, TimeoutError) else ErrorCode.BACKEND_ERROR

@@ -140,7 +140,10 @@ def _same(value: T) -> T:
 
 
 def _join_place(place: Any) -> str:
-    return "/".join(place) if isinstance(place, tuple) else str(place).strip("/")
+    """The names of a place with slashes between them, the same for a path as for a namespace."""
+    if isinstance(place, tuple):
+        return "/".join(place)
+    return str(place).strip("/").replace("%7E", "~").replace("%3A", ":").replace("%2E", ".")  # `path_of_names` escapes.
 
 
 # --- names -----------------------------------------------------------------------------------------------------------

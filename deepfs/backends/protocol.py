@@ -820,7 +820,8 @@ class TenantView(BackendProtocol, SyncCommands):
         """What the backend has beside the operations, such as `ausage` of a quota, for the tenant."""
         if name.startswith("_") or name == "inner":
             raise AttributeError(name)
-        found = getattr(self.inner, name)
+        with self._acting():
+            found = getattr(self.inner, name)
         if not callable(found):
             return found
 

@@ -52,7 +52,7 @@ class StateBackend(RecordStorageBackend):
     different places of one file are merged. If two edits conflict, one takes effect: the other caller gets `conflict`
     (or `already_exists`), or, if the tasks did not run in one process, the channel `file_conflicts` reports it.
 
-    Used outside a graph, every operation raises RuntimeError that says what to do.
+    Used outside a graph, every operation raises OutsideGraphError, a RuntimeError that says what to do.
 
     Args:
         runtime: Passed by older code; deprecated and not used.

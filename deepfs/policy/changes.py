@@ -30,7 +30,7 @@ from deepfs.text.arguments import check_bytes
 from deepfs.text.entries import TreeEntry
 from deepfs.text.lines import decode, utf8_size, version
 from deepfs.threads.locks import path_locks
-from deepfs.types import FileUploadResponse
+from deepfs.types import FileUploadResponse, failed_item
 
 _log = getLogger("deepfs")
 
@@ -252,16 +252,16 @@ class ChangePolicy(WrapperBackend):
                     await items[-1].ask(self.achanging)
                     if (planned := items[-1].planned) is not None:
                         sizes[planned.path] = planned.after
-                await self._store([item for item in items if item.code is None])
+                await self._store([item for item in items if item.outcome is None])
             finally:
                 await run_shielded(partial(self._report, items, before))
-            return [FileUploadResponse(item.given, item.code) for item in items]
+            return [item.outcome or FileUploadResponse(item.given) for item in items]
 
     async def _store(self, items: Sequence["_Item"]) -> None:
         files = [(item.given, item.content) for item in items]
         stored = await self.inner.arun(UploadFiles(files)) if items else []
         for item, outcome in zip(items, stored, strict=True):
-            item.code = outcome.error
+            item.outcome = outcome
             item.is_stored = outcome.error is None
 
     async def _report(self, items: Iterable["_Item"], sizes: dict[str, int | None]) -> None:
@@ -393,7 +393,7 @@ class _Item:
         self.given = given
         self.content = content
         self.planned: PlannedChange | None = None
-        self.code: str | None = None
+        self.outcome: FileUploadResponse | None = None
         self.is_stored = False
         self._wanted = None if path is None else PlannedChange(path, sizes[path], len(content))
 
@@ -404,7 +404,7 @@ class _Item:
             await ask([self._wanted])
             self.planned = self._wanted
         except DeepFSError as error:
-            self.code = error.code.value
+            self.outcome = failed_item(FileUploadResponse, self.given, error)
 
 
 def _normal(path: str) -> str | None:

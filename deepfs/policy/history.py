@@ -1,105 +1,57 @@
 """A history of files: their contents before each change."""
 
-import re
 from collections.abc import (
-    AsyncGenerator,
-    AsyncIterable,
-    Awaitable,
-    Callable,
-    Hashable,
-    Iterable,
-    Iterator,
-    Mapping,
     Sequence,
 )
-from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, suppress
-from functools import partial
-from logging import getLogger
-from typing import Any
+from contextlib import aclosing
 from uuid import uuid4
 
-from msgspec.structs import replace
-
-from deepfs.backends.protocol import (
-    BackendProtocol,
-    as_backend,
-    close_each,
-    parts_by_caller,
-)
-from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import (
-    BackendError,
-    ConflictError,
     DeepFSError,
     ErrorCode,
     NotFoundError,
     PermissionDeniedError,
-    QuotaExceededError,
     error_about,
+    error_class,
 )
-from deepfs.operations import Copy, Delete, Edit, ListTree, Move, Operation, UploadFiles, UploadStream, Write
-from deepfs.policy.permissions import PermissionedBackend
-from deepfs.policy.places import HistoryPlaces, running_ids
-from deepfs.policy.rules import FilesystemPermission
+from deepfs.operations import Delete, UploadFiles
+from deepfs.policy.keeping import NO_FILE, KeepingBackend
 from deepfs.policy.undo import (
     UNKNOWN,
     Change,
-    ChangeLog,
     FileChange,
     LoggedChange,
+    Undo,
     UndoResult,
     combine,
     current_undo,
-    new_record,
     time_of,
 )
-from deepfs.policy.versions import PRIVATE_FILE, SavedContent, Version, VersionFiles, keeping_error
-from deepfs.sync import run_shielded
-from deepfs.text import edits, paths
-from deepfs.text.access import AccessScope, access_as, current_access, iterate_under, unchecked, without_access_check
-from deepfs.text.arguments import check_integer, check_string
+from deepfs.policy.versions import Version, storage_error
+from deepfs.text import paths
+from deepfs.text.arguments import check_integer
 from deepfs.text.diff import unified_diff
-from deepfs.text.entries import EntryChange, Omission, TreeListing, files_of, is_probing, join_omissions, use_file_mode
-from deepfs.text.lines import decode, version
-from deepfs.text.lines import digest as content_digest
-from deepfs.threads.locks import path_locks
-from deepfs.types import DeleteResult, FileUploadResponse, WriteResult, error_from, failure
+from deepfs.text.entries import EntryChange, use_file_mode
+from deepfs.types import DeleteResult, WriteResult, error_from, failure
 
-_log = getLogger("deepfs")
-
-
-_NO_FILE = frozenset({"file_not_found", "is_directory", "not_a_directory", "invalid_path"})
-_READABLE = frozenset({*_NO_FILE, "too_large"})
+_READABLE = frozenset({*NO_FILE, "too_large"})
 """Errors of a read that do not mean that reading is forbidden."""
 _OWN_BITS = 0o700
-_ATTEMPTS = 100
-"""How often a change is tried anew because another process changed the file after it was kept."""
 _NOT_RESTORED = "it could not be restored"
-_CHANGED_MEANWHILE = frozenset({ErrorCode.CONFLICT, ErrorCode.ALREADY_EXISTS})
 
 
-class _Pending:
-    """A change in progress: what is stored of it."""
-
-    def __init__(self) -> None:
-        self.saved: list[SavedContent] = []
-        self.files: dict[str, FileChange] = {}
-        """What it may do to each file."""
-        self.record: str | None = None
-        """The path of its record in the log."""
-        self.change: LoggedChange | None = None
-
-
-class HistoryBackend(WrapperBackend):
+class HistoryBackend(KeepingBackend):
     """Keeps the content of files before each change that passes through it.
 
     It also keeps a log of the latest 1,000 changes and of the runs of graphs that made them, so that a run can be
     undone.
 
     A change that fails keeps nothing. A change whose version cannot be stored does not happen; only a deletion does
-    where a quota has no room for the version, since it is the way out. A version can be read if its path may be read
-    through `inner` now, and restored if the path may be written, whichever object stored it. Reads of `versions`
-    without this object are not subject to these rules.
+    where a quota has no room for the version, since it is the way out. The oldest versions and changes are deleted if
+    that makes the room which a `QuotaBackend` over them lacks; not for what a stream stores.
+
+    A version can be read if its path may be read through `inner` now, and restored if the path may be written,
+    whichever object stored it. Reads of `versions` without this object are not subject to these rules.
 
     Deleted and moved files can be restored at the path that they had. Versions are private to the owner of the storage,
     and a restored file is open to no more accounts than its version was.
@@ -115,7 +67,8 @@ class HistoryBackend(WrapperBackend):
     it is too large for `aread_version` and `arestore`.
 
     Where a factory chooses by the caller where files lie, or threads have files of their own (`StateBackend`), each
-    caller has versions of its own, also where `versions` is one storage for all of them.
+    caller has versions of its own, also where `versions` is one storage for all of them. In a graph without a
+    `thread_id`, a state and its versions are those of the run; without a `run_id` either, its changes are refused.
 
     Args:
         inner: The backend.
@@ -129,44 +82,6 @@ class HistoryBackend(WrapperBackend):
             part of it: which callers share files is not known then.
         TypeError: For an argument of another type.
     """
-
-    is_synchronous: bool = True
-    _shown = ("_beneath", "directory=_directory")
-
-    def __init__(
-        self,
-        inner: BackendProtocol,
-        versions: BackendProtocol | None = None,
-        directory: str = "/.history",
-        *,
-        keep: int = 100,
-    ) -> None:
-        check_integer("keep", keep)
-        check_string("directory", directory)
-        if keep < 1:
-            raise ValueError("keep at least one version")
-        self._directory = paths.normalize(directory)
-        if self._directory == "/" and versions is None:
-            raise ValueError("the versions need a directory of their own")
-        files = as_backend(inner)
-        super().__init__(files if versions is not None else _without(files, self._directory))
-        self._beneath = files
-        self._versions = files if versions is None else as_backend(versions)
-        if any(part._choice is not None and not part._choice.is_place for part in parts_by_caller(files)):
-            raise ValueError(
-                "a factory makes backends, so versions of several callers could lie in one place: "
-                "let the factory make the history, or give each backend a factory for its namespace"
-            )
-        self._places = HistoryPlaces(files, self._versions, self._directory)
-        self._kept = VersionFiles(self._versions, keep)
-        self._log = ChangeLog(self._versions)
-        self.is_synchronous = self.is_synchronous and self._versions.is_synchronous
-
-    def bound_to_this_thread(self) -> bool:
-        return super().bound_to_this_thread() or self._versions.bound_to_this_thread()
-
-    async def aclose(self) -> None:
-        await close_each([self._beneath, self._versions])
 
     # --- looking back ---
 
@@ -197,6 +112,7 @@ class HistoryBackend(WrapperBackend):
             NotFoundError: The version is not kept.
             PermissionDeniedError: The path may not be read.
             BackendError: The version cannot be read, or is not what was stored.
+            DeadlineError: The storage did not answer in time.
         """
         await self._check_readable(path)
         place = await self._place(path)
@@ -214,7 +130,7 @@ class HistoryBackend(WrapperBackend):
             return
         if read.code is ErrorCode.PERMISSION_DENIED:
             raise error_from(read)
-        raise BackendError.because(None, "{cause}", cause=error_from(read))
+        raise storage_error(None, "{cause}", error_from(read))
 
     async def adiff(self, path: str, number: int, other: int | None = None) -> str:
         """Compare a version with another one, or with the file as it is.
@@ -259,12 +175,14 @@ class HistoryBackend(WrapperBackend):
     async def _put_back(self, path: str, content: bytes, mode: int | None) -> str | None:
         """Store what the file at `path`, which is locked, once was; return the code of the error if that fails."""
         now = await self._mode(path)
-        if mode is not None and now is not None and (narrow := now & (mode | _OWN_BITS)) != now:
+        narrow = now if mode is None or now is None else now & (mode | _OWN_BITS)
+        if narrow is not None and narrow != now:  # Before the content is there for others to read.
             await self.inner.achange_entries([EntryChange(path, "set_mode", narrow)])
         with use_file_mode(mode):
             (stored,) = await self._upload_held(UploadFiles([(path, content)]), {path: [path]})
-        if stored.error is None and mode is not None and now is None:  # The umask may have left less than that.
-            await self.inner.achange_entries([EntryChange(path, "set_mode", mode)])
+        wanted = now if stored.error is not None else mode if now is None else narrow
+        if wanted is not None and wanted != narrow:  # The umask may have left less; or nothing was stored.
+            await self.inner.achange_entries([EntryChange(path, "set_mode", wanted)])
         return stored.error
 
     # --- undoing ---
@@ -308,10 +226,12 @@ class HistoryBackend(WrapperBackend):
         """Bring the files of a run back to what they were before it. Files of other callers are left alone.
 
         Files that it made are deleted, and those that it deleted or moved are where they were. A file that somebody
-        else changed during the run or since, also without this object, is left as it is, and named. The undo is a run
-        itself, and can be undone. If it is cancelled, or its process ends, a second call does the rest.
+        else changed during the run or since, also without this object, is left as it is, and named; a change that was
+        taken back is not noticed. The undo is a run itself, and can be undone. If it is cancelled, or its process ends,
+        a second call does the rest.
 
-        Directories that are empty then may stay. Links are not undone: they are named as conflicts.
+        What was moved stays in its new place if it cannot be brought back. Directories that are empty then may stay.
+        Links are not undone: they are named as conflicts.
 
         Args:
             run: The id of a run of a graph, or of an undo, which `achanges` lists.
@@ -342,16 +262,20 @@ class HistoryBackend(WrapperBackend):
         if not all([await self._is_readable(file.path) for file in files]):
             raise PermissionDeniedError.because(None, "a rule forbids to read a part of what would be undone")
         result = UndoResult(str(uuid4()), [], {})
-        token = current_undo.set(result.run)
-        try:
-            for file in sorted(files, key=lambda file: (file.before is not None, file.path)):  # Deletions make room.
-                code = await self._undo(file, is_own=file.path not in interrupted, force=force)
-                if code is None:
-                    result.paths.append(file.path)
-                else:
-                    result.conflicts[file.path] = code
-        finally:
-            current_undo.reset(token)
+        left: dict[str | None, ErrorCode] = {}
+        moved_to = {file.source: file.place for file in files}
+        for file in _in_undo_order(files):
+            code = left.get(file.source)  # What was moved here stays if it could not be brought back to where it was.
+            if code is None:
+                token = current_undo.set(Undo(result.run, moved_to.get(file.place)))
+                try:
+                    code = await self._undo(file, is_own=file.place not in interrupted, force=force)
+                finally:
+                    current_undo.reset(token)
+            if code is None:
+                result.paths.append(file.path)
+            else:
+                left[file.place] = result.conflicts[file.path] = code
         result.paths.sort()
         return result
 
@@ -364,6 +288,8 @@ class HistoryBackend(WrapperBackend):
             place, is_known = await self._place(file.path), now != UNKNOWN
             if paths.name(place) != file.place or not (force or (is_own and is_known and now == file.after)):
                 return ErrorCode.CONFLICT
+            if file.before is None and await self._is_link(file.path):  # It was there before what it leads to.
+                return ErrorCode.CONFLICT
             try:
                 if file.before is None:
                     seen = now if is_known and self.inner.capabilities.atomic_between_processes else None
@@ -375,9 +301,13 @@ class HistoryBackend(WrapperBackend):
                 await self._clear(file.path)
                 mode = await self._kept.mode(place, file.version)
                 code = await self._put_back(file.path, content, mode)
-                return None if code is None else ErrorCode(code)
+                return None if code is None else error_class(code).code
             except DeepFSError as error:
                 return error.code
+
+    async def _is_link(self, path: str) -> bool:
+        real, above = await self.inner.aresolve_paths([path, paths.parent(path)])
+        return real is not None and above is not None and real != paths.join(above, paths.name(path))
 
     async def _clear(self, path: str) -> None:
         """Remove the directories without files that are where a file was."""
@@ -401,429 +331,15 @@ class HistoryBackend(WrapperBackend):
             return False
         return True
 
-    # --- modes ---
 
-    @without_access_check
-    async def _mode(self, path: str) -> int | None:
-        """The permission bits of the file at `path`, if there is a file that has any."""
-        [real] = await self.inner.aresolve_paths([path])
-        if real is None:
-            return None
-        try:
-            entry = (await self.inner.alist_tree(real)).entries[0]
-        except NotFoundError:
-            return None
-        return entry.mode if entry.kind == "file" else None
+def _in_undo_order(files: Sequence[FileChange]) -> list[FileChange]:
+    """What is in the way of others first, and what was moved after the place from where it was moved."""
+    restored = {file.path for file in files if file.before is not None}
+    above = {directory for path in restored for directory in paths.ancestors(path)}
 
-    # --- keeping ---
+    def turn(file: FileChange) -> int:
+        if file.before is not None:
+            return 1 if file.source is None else 2
+        return 0 if file.path in above or not restored.isdisjoint(paths.ancestors(file.path)) else 3
 
-    async def run(self, operation: Operation) -> Any:
-        match operation:
-            case ListTree():
-                return await self._list_tree(operation)
-            case UploadFiles():
-                return await self._upload(operation)
-            case UploadStream():
-                return await self._upload_stream(operation)
-            case Write() | Edit() | Delete() | Copy() if not is_probing.get():
-                return await self._change(operation)
-        return await super().run(operation)
-
-    async def _list_tree(self, operation: ListTree) -> Any:
-        """List without the versions. A tree to be deleted that contains them has an omission: it is not deleted."""
-        if self._versions is not self._beneath or _is_in(paths.normalize(operation.path), self._directory):
-            return await super().run(operation)
-        listing: TreeListing = await self._beneath.arun(operation)
-        shown = [entry for entry in listing.entries if not _is_in(entry.path, self._directory)]
-        reason = Omission(1, ErrorCode.PERMISSION_DENIED, "the history lies in it")
-        omission = reason if operation.deleting and len(shown) < len(listing.entries) else None
-        return TreeListing(shown, join_omissions(omission, listing.omission))
-
-    async def _change(self, operation: Write | Edit | Delete | Copy) -> Any:
-        touched = _normal_paths(operation.changed_paths)
-        if not touched:
-            return await super().run(operation)
-        async with await self._hold(touched):
-            return await self._change_held(operation, touched)
-
-    async def _change_held(self, operation: Write | Edit | Delete | Copy, touched: Sequence[str]) -> Any:
-        for _ in range(_ATTEMPTS):
-            result = await self._try_change(operation, touched)
-            if result is not None:
-                return result
-        raise ConflictError(touched[0])
-
-    async def _try_change(self, operation: Write | Edit | Delete | Copy, touched: Sequence[str]) -> Any:
-        """Keep the files and make the change; None if another process changed a file in between, so nothing is done."""
-        pending = _Pending()
-        succeeded, surely_unchanged = False, False
-        try:
-            removes = isinstance(operation, Delete | Move)
-            must_fit = not isinstance(operation, Delete) or current_undo.get() is not None
-            content: bytes | None = None
-            for place, path in enumerate(touched):
-                with access_as("source" if removes and place == 0 else "target"):
-                    content = await self._keep_tree(path, pending, deep=removes, must_fit=must_fit)
-            if isinstance(operation, Copy):
-                await self._note_arrivals(operation, pending)
-            else:
-                after = _version_after(operation, content)
-                pending.files = {path: replace(file, after=after) for path, file in pending.files.items()}
-            await self._record(operation.name, pending, must_fit=must_fit)
-            pinned = self._pin(operation, touched, pending.saved)
-            result = await super().run(pinned)
-            surely_unchanged = pinned is not operation and result.code in _CHANGED_MEANWHILE
-            succeeded = result.ok
-            return None if surely_unchanged else result
-        finally:
-            done = dict.fromkeys((*pending.files, *(each.path for each in pending.saved)), succeeded)
-            await self._settle(pending, done, surely_unchanged=surely_unchanged)
-
-    @without_access_check
-    async def _note_arrivals(self, operation: Copy, pending: _Pending) -> None:
-        """Add the files that a copy or move makes. What is there already it leaves, or is locked and known."""
-        try:
-            src, dst = paths.normalize(operation.src), paths.normalize(operation.dst)
-            arriving = {paths.join(dst, paths.relative(path, src)): path for path in await self._list_files(src)}
-            there = {*await self._list_files(dst), *pending.files}
-        except DeepFSError:  # The operation itself will fail, too.
-            return
-        made = [path for path in arriving if path not in there]
-        for path, where in zip(made, await self._places.of(made), strict=True):
-            pending.files[path] = FileChange(path, paths.name(where.directory), UNKNOWN, where.caller)
-        if isinstance(operation, Move):
-            moved = {path: pending.files[old].before for path, old in arriving.items() if old in pending.files}
-            pending.files = {
-                path: replace(file, after=moved.get(path, UNKNOWN if path in arriving else None))
-                for path, file in pending.files.items()
-            }
-
-    async def _list_files(self, path: str) -> list[str]:
-        try:
-            return [entry.path for entry in files_of((await self.alist_tree(path)).entries)]
-        except NotFoundError:
-            return []
-
-    async def _record(self, operation: str, pending: _Pending, *, must_fit: bool = True) -> None:
-        """Store in the log what is about to be changed, so that it is known even if this process ends now."""
-        files = [file for file in pending.files.values() if file.after != file.before]
-        if not files:
-            return
-        thread, run = running_ids()
-        undo = current_undo.get()
-        run = undo or run
-        change = LoggedChange("undo" if undo else operation, files, thread, run)
-        with unchecked():
-            pending.record, pending.change = new_record(await self._places.of_log(), run), change
-            code = await self._log.store(pending.record, change)
-        if code is not None and (must_fit or code != ErrorCode.QUOTA_EXCEEDED):
-            raise keeping_error(files[0].path, code, code)
-
-    def _pin(
-        self, operation: Write | Edit | Delete | Copy, touched: Sequence[str], saved: Sequence[SavedContent]
-    ) -> Operation:
-        """The change, which, if it is a single step, replaces just what was saved, whatever others do."""
-        if isinstance(operation, Copy) or operation.if_match is not None:
-            return operation
-        if not self.inner.capabilities.atomic_between_processes:
-            return operation
-        if saved:
-            # What lies in a directory that is deleted has no common version.
-            return replace(operation, if_match=saved[0].content_version) if saved[0].path == touched[0] else operation
-        is_overwriting = isinstance(operation, Write) and operation.overwrite
-        return replace(operation, overwrite=False) if is_overwriting else operation
-
-    async def _hold(self, touched: Sequence[str]) -> AbstractAsyncContextManager[None]:
-        """Lock files against changes through all histories that have their versions in the same storage."""
-        scope = await self._versions.astorage_place(self._directory)
-        ends = [await self.inner.astorage_place(path) for path in touched]
-        keys = frozenset[Hashable]([await self._place(path) for path in touched]).union(*(end.keys for end in ends))
-        above = frozenset[Hashable]().union(*(end.above for end in ends))
-        return path_locks(("history", scope.keys)).hold_places(keys, above - keys)
-
-    async def _upload(self, operation: UploadFiles) -> list[FileUploadResponse]:
-        touched = {path: _normal_paths([path]) for path in operation.paths}
-        normal = list(dict.fromkeys(path for each in touched.values() for path in each))
-        async with await self._hold(normal):
-            return await self._upload_held(operation, touched)
-
-    async def _upload_held(
-        self, operation: UploadFiles, touched: Mapping[str, Sequence[str]]
-    ) -> list[FileUploadResponse]:
-        """Upload to paths that are locked; `touched` has the normalised path of each, if there is one."""
-        files, pending = operation.files, _Pending()
-        done: dict[str, bool] = {}
-        try:
-            codes = {path: await self._try_keep(each, pending) for path, each in touched.items()}
-            for given, content in files:  # Of two contents for one file, the later one counts.
-                for path in touched[given] if codes[given] is None else ():
-                    pending.files[path] = replace(pending.files[path], after=version(content))
-            try:
-                await self._record(operation.name, pending)
-            except DeepFSError as error:
-                refused = error.code.value
-                codes = {path: codes[path] or (refused if each else None) for path, each in touched.items()}
-            passed = [file for file in files if codes[file[0]] is None]
-            stored = iter(await self.inner.aupload_files(passed) if passed else [])
-            outcomes = [
-                next(stored) if code is None else FileUploadResponse(path, code)
-                for path, code in ((path, codes[path]) for path, _ in files)
-            ]
-            results = [(path, outcome.error is None) for outcome, (path, _) in zip(outcomes, files, strict=True)]
-            done = {path: ok for given, ok in results for path in touched[given]}
-            return outcomes
-        finally:
-            await self._settle(pending, done)
-
-    async def _upload_stream(self, operation: UploadStream) -> FileUploadResponse:
-        path = paths.normalize(operation.path)
-        async with await self._hold([path]):
-            pending = _Pending()
-            done = False
-            try:
-                with access_as("target"):
-                    await self._keep_by_stream(path, pending)
-                await self._record(operation.name, pending)
-                outcome: FileUploadResponse = await self.inner.arun(operation)
-                done = outcome.error is None
-                return outcome
-            finally:
-                await self._settle(pending, {path: done})
-
-    async def _keep_by_stream(self, path: str, pending: _Pending) -> None:
-        """Store the file at `path`, of any size, and add it to `pending`.
-
-        The file is read twice, because the name of a version includes the hash of its content.
-        """
-        digest = await self._hash_by_stream(path)
-        if digest is None:
-            with unchecked():
-                await self._note(path, None, pending)
-            return
-        copied: list[str] = []
-        access = current_access()
-
-        async def copy(file: str) -> FileUploadResponse:
-            content = _Digest()
-            async with aclosing(self.inner.adownload_stream(path)) as chunks:
-                stored = await self._versions.aupload_stream(file, content.pass_on(iterate_under(access, chunks)))
-            copied.append(content.version())
-            return stored
-
-        with unchecked():
-            await self._save(path, digest, copy, pending)
-        if copied and copied != [digest]:
-            last = pending.saved.pop()
-            with unchecked():
-                await run_shielded(partial(self._kept.forget, last))
-            raise ConflictError(path)
-
-    async def _hash_by_stream(self, path: str) -> str | None:
-        """The content version of the file, read in chunks; None if there is no file."""
-        content = _Digest()
-        try:
-            async with aclosing(self.inner.adownload_stream(path)) as chunks:
-                async for _ in content.pass_on(chunks):
-                    pass
-        except DeepFSError as error:
-            if error.code in _NO_FILE:
-                return None
-            if error.code is ErrorCode.PERMISSION_DENIED:
-                raise
-            raise keeping_error(path, error.code, error.code) from error
-        return content.version()
-
-    async def _try_keep(self, touched: Sequence[str], pending: _Pending) -> str | None:
-        """Store the files before they are replaced; return the error code if that fails."""
-        try:
-            for path in touched:
-                with access_as("target"):
-                    await self._keep_tree(path, pending, deep=False, must_fit=True)
-        except DeepFSError as error:
-            return error.code.value
-        return None
-
-    async def _keep_tree(self, path: str, pending: _Pending, *, deep: bool, must_fit: bool) -> bytes | None:
-        """Store the file at `path`, with `deep` also the files beneath it, and add them to `pending`.
-
-        Returns the content of the last one; None if there is none.
-
-        Without `must_fit`, files for which a quota has no room are left out. The file at `path` is checked where it is
-        read. What lies beneath it may be a link, which the operation does not follow.
-        """
-        access = current_access()
-        content: bytes | None = None
-        with unchecked():
-            for each in await self._files_of(path) if deep else [path]:
-                with AccessScope(access if each == path else None):
-                    content = await self._current(each)
-                if content is None:
-                    await self._note(each, None, pending)
-                    continue
-                try:
-                    await self._save(each, version(content), partial(self._put, content), pending)
-                except QuotaExceededError:
-                    if must_fit:
-                        raise
-                    await self._note(each, version(content), pending)
-        return content
-
-    async def _note(self, path: str, before: str | None, pending: _Pending) -> None:
-        """Add a file of which no version is kept, since there is none, or no room for it."""
-        [where] = await self._places.of([path])
-        pending.files[path] = FileChange(path, paths.name(where.directory), UNKNOWN, where.caller, None, before)
-
-    async def _put(self, content: bytes, file: str) -> FileUploadResponse:
-        [stored] = await self._versions.aupload_files([(file, content)])
-        return stored
-
-    async def _settle(self, pending: _Pending, done: Mapping[str, bool], *, surely_unchanged: bool = False) -> None:
-        """Delete what was stored of changes that did not happen; complete the others, and delete the oldest versions.
-
-        With `surely_unchanged`, it is certain that none of them happened.
-        """
-        if pending.saved or pending.record is not None:
-            await run_shielded(partial(self._settle_each, pending, done, surely_unchanged))
-
-    @without_access_check
-    async def _settle_each(self, pending: _Pending, done: Mapping[str, bool], surely_unchanged: bool) -> None:
-        touched = {*pending.files, *(each.path for each in pending.saved)}
-        known = {path for path, file in pending.files.items() if done.get(path) and file.after != UNKNOWN}
-        now = {} if surely_unchanged else {path: await self._version_now(path) for path in touched - known}
-        for each in pending.saved:
-            # A change without a result may have happened, for example if it was cancelled.
-            happened = done.get(each.path) or now.get(each.path, each.content_version) != each.content_version
-            with _tidying():
-                if happened and not surely_unchanged:
-                    await self._kept.prune(each.place)
-                else:
-                    await self._kept.forget(each)
-        if pending.record is not None and pending.change is not None:
-            files = [
-                file if file.path in known else replace(file, after=now.get(file.path, file.before))
-                for file in ([] if surely_unchanged else pending.change.files)
-            ]
-            changed = [file for file in files if file.after != file.before]
-            with _tidying():
-                if not changed:
-                    await self._log.forget(pending.record)
-                elif changed != pending.change.files:
-                    await self._log.replace(pending.record, replace(pending.change, files=changed))
-                if pending.record.endswith("0"):  # One change in sixteen, since it takes a listing.
-                    await self._log.prune(paths.parent(pending.record))
-
-    async def _version_now(self, path: str) -> str | None:
-        """The content version of the file; None if there is none, `UNKNOWN` if it cannot be read."""
-        try:
-            return await self._hash_by_stream(path)
-        except Exception as error:
-            if not isinstance(error, DeepFSError):
-                _log.exception("it could not be looked up what became of a change")
-            return UNKNOWN
-
-    async def _files_of(self, path: str) -> list[str]:
-        """The files at or under `path`. Raises if some are not listed, since these could not be saved."""
-        try:
-            listing = await self.alist_tree(path)
-        except NotFoundError:
-            return []
-        if listing.omission is not None:
-            reason = listing.omission.reason
-            raise error_about(listing.omission.code, path, f"it cannot be kept in the history: {reason}")
-        # A link that leads nowhere, perhaps to itself, has no content.
-        return [entry.path for entry in files_of(listing.entries) if entry.kind != "link" or entry.leads_to]
-
-    async def _current(self, path: str) -> bytes | None:
-        """The content of the file; None if there is no file."""
-        (found,) = await self.inner.adownload_files([path])
-        if found.error is None or found.error in _NO_FILE:
-            return found.content
-        if found.error == ErrorCode.PERMISSION_DENIED:
-            read = await self.inner.aread(path, 0, 1)  # Its error names the rule, and that of a download is but a code.
-            if read.code is ErrorCode.PERMISSION_DENIED:
-                raise error_from(read)
-            raise PermissionDeniedError(path, "it cannot be kept in the history")
-        raise keeping_error(path, found.error, found.error)
-
-    async def _save(
-        self,
-        path: str,
-        digest: str,
-        store: Callable[[str], Awaitable[FileUploadResponse]],
-        pending: _Pending,
-    ) -> None:
-        """Call `store` with a new path for this content."""
-        [where], mode = await self._places.of([path]), await self._mode(path)
-        saved = await self._kept.claim(path, where.directory, mode, digest)
-        # Appended before the call: if the result is lost, the file may have been stored all the same.
-        pending.saved.append(saved)
-        with use_file_mode(PRIVATE_FILE):
-            stored = await store(paths.join(saved.place, saved.name))
-        if stored.error == ErrorCode.QUOTA_EXCEEDED:
-            pending.saved.pop()
-            await run_shielded(partial(self._kept.forget, saved))
-        if stored.error is not None:
-            raise keeping_error(path, stored.error, stored.error)
-        pending.files[path] = FileChange(path, paths.name(saved.place), UNKNOWN, where.caller, saved.name, digest)
-
-    async def _place(self, path: str) -> str:
-        """The directory of the versions of a file."""
-        [where] = await self._places.of([paths.normalize(path)])
-        return where.directory
-
-
-class _Digest:
-    """Computes the content version of a stream of chunks."""
-
-    def __init__(self) -> None:
-        self._digest = content_digest()
-
-    async def pass_on(self, chunks: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:
-        async for chunk in chunks:
-            self._digest.update(chunk)
-            yield chunk
-
-    def version(self) -> str:
-        return self._digest.hexdigest()
-
-
-def _version_after(operation: Write | Edit | Delete, content: bytes | None) -> str | None:
-    """The content version that a change makes of `content`; None if it deletes the file, `UNKNOWN` if it must fail."""
-    match operation:
-        case Write():
-            return version(operation.content)
-        case Delete():
-            return None
-    text = None if content is None else decode(content)
-    try:
-        edited = None if text is None else edits.replace(operation.path, text, *operation.args[1:])
-    except DeepFSError:
-        return UNKNOWN
-    return UNKNOWN if edited is None else version(edited.content)
-
-
-@contextmanager
-def _tidying() -> Iterator[None]:
-    try:
-        yield
-    except Exception:
-        # The change itself is over; at worst an unneeded version stays.
-        _log.exception("the history of a file could not be tidied up")
-
-
-def _is_in(path: str, directory: str) -> bool:
-    return path == directory or paths.is_beneath(path, directory)
-
-
-def _without(inner: BackendProtocol, directory: str) -> BackendProtocol:
-    pattern = re.sub(r"([*?\[\]{},!\\])", r"\\\1", directory)
-    return PermissionedBackend(inner, [FilesystemPermission(["read", "write"], [f"{pattern}/**"], "deny")])
-
-
-def _normal_paths(named: Iterable[str]) -> list[str]:
-    """The normalised paths, each once. Invalid paths are left out: the operation itself refuses them."""
-    touched = []
-    for path in named:
-        with suppress(DeepFSError):
-            touched.append(paths.normalize(path))
-    return list(dict.fromkeys(touched))
+    return sorted(files, key=turn)

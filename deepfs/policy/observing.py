@@ -23,7 +23,7 @@ from deepfs.text.access import without_access_check
 from deepfs.text.arguments import check_callable
 from deepfs.text.lines import utf8_size
 from deepfs.text.records import size_of
-from deepfs.types import ExecuteResponse, FileDataV2, FileDownloadResponse, FileUploadResponse
+from deepfs.types import Encodable, ExecuteResponse, FileDataV2, FileDownloadResponse, FileUploadResponse
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer, TracerProvider
@@ -197,8 +197,8 @@ def chunk_bytes(content: object) -> int | None:
 # --- audit logs ------------------------------------------------------------------------------------------------------
 
 
-class AuditRecord(Struct, frozen=True, omit_defaults=True):
-    """One finished operation; `msgspec.json.encode` and `msgspec.to_builtins` accept it."""
+class AuditRecord(Encodable, Struct, frozen=True, omit_defaults=True):
+    """One finished operation; `to_dict` gives what `json` takes."""
 
     at: str
     """When the operation began: ISO 8601, UTC."""

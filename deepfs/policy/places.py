@@ -1,13 +1,17 @@
 """Where a history keeps what it knows of a file: for each caller who has other files than others in another place."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from hashlib import blake2b
 from typing import NamedTuple
 
-from deepfs.backends.protocol import BackendProtocol, StoragePlace, caller_places, parts_of
-from deepfs.errors import DeepFSError
+from deepfs.backends.protocol import BackendProtocol, StoragePlace, TenantView, caller_places, parts_of
+from deepfs.errors import BackendError, DeepFSError
 from deepfs.text import paths
+
+_NOBODY = "?"
+"""The caller where a state is not known: its versions would lie in one place with those of others."""
 
 
 class FilePlace(NamedTuple):
@@ -26,18 +30,31 @@ class HistoryPlaces:
         files: The backend of the files.
         versions: The backend of the versions.
         directory: The directory there that holds all of them.
+
+    Raises:
+        ValueError: A factory makes `files` or a part of it.
     """
 
     def __init__(self, files: BackendProtocol, versions: BackendProtocol, directory: str) -> None:
         self._files = files
         self._versions = versions
         self._directory = directory
+        self._parts = list(_parts(files))
+        if any((choice := part.backend._choice) is not None and not choice.is_place for part in self._parts):
+            raise ValueError(
+                "a factory makes backends, so versions of several callers could lie in one place: "
+                "let the factory make the history, or give each backend a factory for its namespace"
+            )
 
     async def of(self, given: Sequence[str]) -> list[FilePlace]:
         """Where the versions of the files at normalised paths are."""
         real = await self._files.aresolve_paths([*given])
         found = []
         for path, leads_to, caller in zip(given, real, await self.callers(given), strict=True):
+            if caller == _NOBODY:
+                raise BackendError(
+                    path, "its history needs a graph with a thread_id or run_id, or versions in the state"
+                )
             named = leads_to or path if caller is None else f"{caller}\0{leads_to or path}"  # No path holds NUL.
             found.append(FilePlace(paths.join(self._directory, _hash(named)), caller))
         return found
@@ -46,9 +63,15 @@ class HistoryPlaces:
         """The directory of the log, another one for each caller of a factory: tenants see no changes of another one."""
         roots = await self._roots()
         kept = await self._versions.astorage_place(self._directory) if roots else None
-        apart = [part for part, root in roots if part._choice is not None and not (kept and _holds(root, kept))]
-        caller = _name_caller(apart)
+        chosen = [(part, root) for part, root in roots if part.backend._choice is not None]
+        caller = _name_caller([part for part, root in chosen if not (kept and _holds(root, kept))])
         return paths.join(self._directory, "changes" if caller is None else f"changes-{caller}")
+
+    async def are_of_one_caller(self) -> bool:
+        """Whether all that is kept where this caller's versions are is of this caller, or of all."""
+        roots = await self._roots()
+        kept = await self._versions.astorage_place(self._directory) if roots else None
+        return all((kept and _holds(root, kept)) or not part.has_callers() for part, root in roots)
 
     async def callers(self, given: Sequence[str]) -> list[str | None]:
         """For each path what tells apart callers who have other files there, but versions in one place."""
@@ -64,12 +87,42 @@ class HistoryPlaces:
             found.append(_name_caller([part for part, root in holding if not _holds(root, kept)]))
         return found
 
-    async def _roots(self) -> list[tuple[BackendProtocol, StoragePlace]]:
+    async def _roots(self) -> list[tuple["_Part", StoragePlace]]:
         """The parts that this caller has files in, with their roots; none if all callers have the same."""
-        parts = [part for part in parts_of(self._files) if isinstance(part, BackendProtocol)]
-        if not any(part._is_by_thread or part._choice is not None for part in parts):
+        if not any(part.has_callers() for part in self._parts):
             return []
-        return [(part, root) for part in parts if (root := await _root(part)) is not None]
+        return [(part, root) for part in self._parts if (root := await part.root()) is not None]
+
+
+class _Part(NamedTuple):
+    """A backend that stores files, and the views of tenants that lead to it."""
+
+    backend: BackendProtocol
+    views: tuple[TenantView, ...]
+
+    def has_callers(self) -> bool:
+        return self.backend._is_by_thread or self.backend._choice is not None
+
+    def acting(self) -> ExitStack:
+        stack = ExitStack()
+        for view in self.views:
+            stack.enter_context(view._acting())
+        return stack
+
+    async def root(self) -> StoragePlace | None:
+        try:
+            with self.acting():
+                return await self.backend.astorage_place("/")
+        except DeepFSError:  # Its factory has no place for this caller, so no file of the caller is in it.
+            return None
+
+
+def _parts(backend: object, views: tuple[TenantView, ...] = ()) -> Iterator[_Part]:
+    for part in parts_of(backend):
+        if isinstance(part, TenantView):
+            yield from _parts(part.inner, (*views, part))
+        elif isinstance(part, BackendProtocol):
+            yield _Part(part, views)
 
 
 def running_ids() -> tuple[str | None, str | None]:
@@ -81,22 +134,22 @@ def running_ids() -> tuple[str | None, str | None]:
     return current_ids()
 
 
-def _name_caller(parts: Sequence[BackendProtocol]) -> str | None:
+def _name_caller(parts: Sequence[_Part]) -> str | None:
     """The hash of what this caller has of parts where others have something else."""
-    thread = [running_ids()[0]] if any(part._is_by_thread for part in parts) else []
-    callers = [*caller_places(part for part in parts if part._choice is not None), *thread]
+    callers: list[object] = []
+    for part in parts:
+        with part.acting():
+            callers += caller_places([part.backend])
+    if any(part.backend._is_by_thread for part in parts):
+        thread, run = running_ids()
+        if thread is None and run is None:
+            return _NOBODY
+        callers.append(thread if thread is not None else ("run", run))  # Without a thread, a state lives for one run.
     return _hash(repr(callers)) if callers else None
 
 
 def _hash(named: str) -> str:
     return blake2b(named.encode(), digest_size=16).hexdigest()
-
-
-async def _root(part: BackendProtocol) -> StoragePlace | None:
-    try:
-        return await part.astorage_place("/")
-    except DeepFSError:  # Its factory has no place for this caller, so no file of the caller is in it.
-        return None
 
 
 def _holds(root: StoragePlace, place: StoragePlace) -> bool:

@@ -2,33 +2,49 @@
 
 import re
 from collections.abc import AsyncGenerator, Iterable
+from contextlib import suppress
 from contextvars import ContextVar
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
+from logging import getLogger
 from secrets import token_hex
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec import MsgspecError, Struct, json
 from msgspec.structs import replace
 
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.errors import BackendError, ErrorCode
-from deepfs.policy.versions import PRIVATE_DIRECTORY, PRIVATE_FILE
+from deepfs.errors import BackendError, DeepFSError, ErrorCode
+from deepfs.policy.versions import PRIVATE_DIRECTORY, PRIVATE_FILE, Kept, list_kept, storage_error
 from deepfs.text import paths
-from deepfs.text.entries import EntryChange, use_file_mode
+from deepfs.text.entries import EntryChange, TreeEntry, use_file_mode
+from deepfs.threads.forks import ForkSafeLock
+from deepfs.types import Encodable, FileDownloadResponse, item_error
+
+_log = getLogger("deepfs")
 
 UNKNOWN: Final = "?" * 32
 """Stands for the version of a content that is not known; as long as one, so that a record never grows."""
 _MOST_CHANGES: Final = 1_000
 """How many changes are kept, the latest ones; of a run that has one of these, all are kept."""
 _BATCH: Final = 50
-_is_record = re.compile(r"(?P<at>\d{8}T\d{6}\.\d{6}Z)-(?P<run>[0-9a-f]{8})-[0-9a-f]{8}").fullmatch
-
-current_undo: ContextVar[str | None] = ContextVar("deepfs_current_undo", default=None)
-"""The id of the undo that this task carries out, which its changes have as their run."""
+_record = re.compile(r"(?P<at>\d{8}T\d{6}\.\d{6}Z)-(?P<run>[0-9a-f]{8})-[0-9a-f]{8}").fullmatch
 
 
-class Change(Struct, frozen=True):
+class Undo(NamedTuple):
+    """An undo that is carried out."""
+
+    run: str
+    """Its id, which its changes have as their run."""
+    source: str | None
+    """The place of what is at the same time moved back to the file that is being restored."""
+
+
+current_undo: ContextVar[Undo | None] = ContextVar("deepfs_current_undo", default=None)
+"""What this task carries out."""
+
+
+class Change(Encodable, Struct, frozen=True):
     """A change that a history knows."""
 
     id: str
@@ -44,7 +60,7 @@ class Change(Struct, frozen=True):
     """The run of the graph, or the undo; None where none is known."""
 
 
-class UndoResult(Struct, frozen=True):
+class UndoResult(Encodable, Struct, frozen=True):
     """What an undo did."""
 
     run: str
@@ -70,6 +86,8 @@ class FileChange(Struct, frozen=True, omit_defaults=True):
     """The name of the version that holds the content before; None if there was no file, or it is not kept."""
     before: str | None = None
     """The content version before; None if there was no file."""
+    source: str | None = None
+    """The `place` of the file that was moved here."""
 
 
 class LoggedChange(Struct, frozen=True, omit_defaults=True):
@@ -91,8 +109,8 @@ class ChangeLog:
     def __init__(self, versions: BackendProtocol) -> None:
         self._versions = versions
 
-    async def store(self, record: str, change: LoggedChange) -> str | None:
-        """Store a change; return the code of the error if that fails.
+    async def store(self, record: str, change: LoggedChange) -> DeepFSError | None:
+        """Store a change; return the error if that fails.
 
         Args:
             record: The path of its file.
@@ -107,18 +125,24 @@ class ChangeLog:
         with use_file_mode(PRIVATE_FILE):
             return await self.replace(record, change)
 
-    async def replace(self, record: str, change: LoggedChange) -> str | None:
-        """Replace a change; return the code of the error if that fails."""
+    async def replace(self, record: str, change: LoggedChange) -> DeepFSError | None:
+        """Replace a change; return the error if that fails."""
         content = json.encode(change, enc_hook=str.__str__)  # A path may be of a subclass of str.
         [stored] = await self._versions.aupload_files([(record, content)])
-        return stored.error
+        return None if stored.error is None else item_error(stored, "it cannot be stored")
 
     async def forget(self, record: str) -> None:
         """Delete a change."""
         await self._versions.adelete(record)
 
     async def read(self, directory: str, run: str | None = None) -> AsyncGenerator[tuple[str, LoggedChange], None]:
-        """The changes in `directory`, or those of one run, each with the name of its file, the latest first."""
+        """The changes in `directory`, or those of one run, each with the name of its file, the latest first.
+
+        Those that cannot be read are left out, and logged; of one run, they may be what an undo needs.
+
+        Raises:
+            DeepFSError: The directory, or a change that may be of the run, cannot be read.
+        """
         names = await self._names(directory)
         tag = run and _tag(run)
         wanted = [name for name in reversed(names) if tag is None or _tag_in(name) == tag]
@@ -128,7 +152,13 @@ class ChangeLog:
             for name, record in zip(batch, found, strict=True):
                 if record.error == ErrorCode.FILE_NOT_FOUND:  # It was deleted meanwhile.
                     continue
-                change = _decode(record.content, record.error)
+                try:
+                    change = _decode(record)
+                except DeepFSError as error:
+                    if run is not None:
+                        raise
+                    _log.warning("%s", error)
+                    continue
                 if run is None or change.run == run:
                     yield name, change
 
@@ -137,7 +167,7 @@ class ChangeLog:
         if not _is_record(name):
             return None
         [record] = await self._versions.adownload_files([paths.join(directory, name)])
-        return None if record.error == ErrorCode.FILE_NOT_FOUND else _decode(record.content, record.error)
+        return None if record.error == ErrorCode.FILE_NOT_FOUND else _decode(record)
 
     async def prune(self, directory: str) -> None:
         """Delete the changes that are too many, but none of a run that has later ones."""
@@ -148,15 +178,48 @@ class ChangeLog:
                 await self.forget(paths.join(directory, name))
 
     async def _names(self, directory: str) -> list[str]:
-        listing = await self._versions.als(directory)
-        if listing.entries is None and listing.code is not ErrorCode.FILE_NOT_FOUND:
-            raise BackendError(None, f"The history could not be read: {listing.error}")
-        return sorted(name for info in listing.entries or () if _is_record(name := paths.name(info.path)))
+        return sorted(
+            name for info in await list_kept(self._versions, directory) if _is_record(name := paths.name(info.path))
+        )
 
 
 def new_record(directory: str, run: str | None) -> str:
     """The path of the file of a new change."""
-    return paths.join(directory, f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}-{_tag(run)}-{token_hex(4)}")
+    return paths.join(directory, f"{_time.next():%Y%m%dT%H%M%S.%fZ}-{_tag(run)}-{token_hex(4)}")
+
+
+def oldest_changes(entries: Iterable[TreeEntry], settled: str, run: str | None) -> list[Kept]:
+    """The changes among the files of a history that can be deleted, as old as the latest one of their run.
+
+    All changes of a run, or none, since an undo of a part would bring back what the run itself had stored. None of
+    `run`, and of runs with one younger than `settled`, which may go on.
+    """
+    runs: dict[str, list[TreeEntry]] = {}
+    for entry in entries:
+        if _is_record(name := paths.name(entry.path)):
+            runs.setdefault(name if _tag_in(name) == _tag(None) else _tag_in(name), []).append(entry)
+    found = []
+    for tag, changes in runs.items():
+        latest = max(paths.name(entry.path).partition("-")[0] for entry in changes)
+        if len(tag) > len(_tag(None)) or (tag != _tag(run) and latest < settled):
+            found.append(Kept(latest, [entry.path for entry in changes], sum(entry.size or 0 for entry in changes)))
+    return found
+
+
+class _Clock:
+    """Times that go on even if the clock is set back, since the order of changes decides what an undo restores."""
+
+    def __init__(self) -> None:
+        self._lock = ForkSafeLock()
+        self._latest = datetime.min.replace(tzinfo=UTC)
+
+    def next(self) -> datetime:
+        with self._lock:
+            self._latest = max(datetime.now(UTC), self._latest + timedelta(microseconds=1))
+            return self._latest
+
+
+_time = _Clock()
 
 
 def time_of(name: str) -> str:
@@ -164,26 +227,40 @@ def time_of(name: str) -> str:
     return datetime.fromisoformat(name.partition("-")[0]).isoformat(timespec="microseconds")
 
 
+def _is_record(name: str) -> bool:
+    with suppress(ValueError):  # There is no such day.
+        return _record(name) is not None and bool(time_of(name))
+    return False
+
+
 def combine(changes: Iterable[LoggedChange]) -> tuple[list[FileChange], set[str]]:
-    """What changes, oldest first, did to each file together; and the files that somebody else changed in between."""
+    """What changes, oldest first, did to each file together, whatever names it was changed by.
+
+    Returns:
+        The files, the one that was changed last first; and the places of those that somebody else changed in between.
+    """
     combined: dict[str, FileChange] = {}
     interrupted = set[str]()
     for each in (file for change in changes for file in change.files):
-        known = combined.get(each.path)
-        if known is None:
-            combined[each.path] = each
-            continue
-        if known.after != each.before:
-            interrupted.add(each.path)
-        combined[each.path] = replace(known, after=each.after)
-    return [*combined.values()], interrupted
+        known = combined.pop(each.place, None)  # Added again, at the end.
+        if known is not None and known.after != each.before:
+            interrupted.add(each.place)
+        source = each.source
+        if source is None and known is not None and known.after is not None:
+            source = known.source
+        elif source is not None and (way := combined.get(source)) is not None and way.before is None:
+            source = way.source or source  # It was moved there, too.
+        combined[each.place] = replace(known or each, after=each.after, source=source)
+    return [*reversed(combined.values())], interrupted
 
 
-def _decode(content: bytes | None, error: str | None) -> LoggedChange:
+def _decode(record: FileDownloadResponse) -> LoggedChange:
+    if record.content is None:
+        raise storage_error(None, "A change in the history cannot be read: {cause}", item_error(record, ""))
     try:
-        return json.decode(content or b"", type=LoggedChange)
+        return json.decode(record.content, type=LoggedChange)
     except MsgspecError:
-        raise BackendError(None, f"A change in the history cannot be read: {error or 'it was changed'}") from None
+        raise BackendError.because(None, "A change in the history cannot be read: it was changed") from None
 
 
 def _tag(run: str | None) -> str:

@@ -1,6 +1,7 @@
 """The versions of a history: one directory for each file, with a file for each content that it had."""
 
 import re
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -8,11 +9,12 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.errors import BackendError, DeepFSError, ErrorCode, NotFoundError, error_about
+from deepfs.errors import BackendError, DeepFSError, ErrorCode, NotFoundError, QuotaExceededError, error_about
 from deepfs.text import paths
 from deepfs.text.access import without_access_check
-from deepfs.text.entries import EntryChange, use_file_mode
+from deepfs.text.entries import EntryChange, TreeEntry, use_file_mode
 from deepfs.text.lines import version
+from deepfs.types import Encodable, FileInfo, error_from, item_error
 
 PRIVATE_FILE, PRIVATE_DIRECTORY = 0o600, 0o700
 _NO_MODE = "none"
@@ -21,7 +23,7 @@ _is_number = re.compile(r"[0-9]{8,18}").fullmatch
 _parsed = re.compile(r"(?P<number>\d{8,})-(?P<at>\d{8}T\d{6}\.\d{6}Z)-(?P<digest>[0-9a-f]{32})").fullmatch
 
 
-class Version(Struct, frozen=True):
+class Version(Encodable, Struct, frozen=True):
     """The content of a file until a change."""
 
     number: int
@@ -42,6 +44,15 @@ class SavedContent(NamedTuple):
     content_version: str
 
 
+class Kept(NamedTuple):
+    """What can be deleted where a quota is used up."""
+
+    at: str
+    """When it was stored, as names have it: the oldest goes first."""
+    paths: list[str]
+    size: int
+
+
 class VersionFiles:
     """The files that hold versions.
 
@@ -58,11 +69,8 @@ class VersionFiles:
 
     async def list(self, place: str) -> tuple[list[tuple[Version, str]], list[int]]:
         """The versions in the directory `place`, each with its file name, oldest first; and the numbers taken."""
-        listing = await self._storage.als(place)
-        if listing.entries is None and listing.code is not ErrorCode.FILE_NOT_FOUND:
-            raise BackendError(None, f"The history could not be read: {listing.error}")
         found, claims = [], []
-        for info in listing.entries or ():
+        for info in await list_kept(self._storage, place):
             name = paths.name(info.path)
             if parsed := _version_in(name, info.size):
                 found.append((parsed, name))
@@ -75,8 +83,10 @@ class VersionFiles:
         [stored] = await self._storage.adownload_files([paths.join(place, name)])
         if stored.error == ErrorCode.FILE_NOT_FOUND:
             raise NotFoundError(shown)
-        if stored.content is None or not name.endswith(version(stored.content)):
-            raise BackendError(shown, f"it cannot be read: {stored.error or 'it was changed'}")
+        if stored.content is None:
+            raise storage_error(None, "{cause}", item_error(stored, "it cannot be read").with_paths(lambda _: shown))
+        if not name.endswith(version(stored.content)):
+            raise BackendError(shown, "it cannot be read: it was changed")
         return stored.content
 
     @without_access_check
@@ -98,7 +108,7 @@ class VersionFiles:
         with use_file_mode(PRIVATE_FILE):
             while not (claimed := await self._storage.awrite(paths.join(place, f"{number:08d}"), text)).ok:
                 if claimed.code is not ErrorCode.ALREADY_EXISTS:
-                    raise keeping_error(path, claimed.code, claimed.error)
+                    raise keeping_error(path, error_from(claimed))
                 number += 1
         name = f"{number:08d}-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}-{digest}"
         return SavedContent(path, place, number, name, digest)
@@ -118,6 +128,35 @@ class VersionFiles:
             await self._storage.adelete(paths.join(saved.place, each))
 
 
+def oldest_versions(entries: Iterable[TreeEntry], settled: str) -> list[Kept]:
+    """The versions among the files of a history that can be deleted, each with the file of its number.
+
+    Not the last version of a file if it is younger than `settled`, since its change may be in progress. Nor its number,
+    so that no number is given twice.
+    """
+    places: dict[str, list[tuple[int, str, TreeEntry]]] = {}
+    for entry in entries:
+        if parsed := _parsed(paths.name(entry.path)):
+            places.setdefault(paths.parent(entry.path), []).append((int(parsed["number"]), parsed["at"], entry))
+    found = []
+    for place, versions in places.items():
+        *earlier, (_, last_at, last) = sorted(versions, key=lambda version: version[0])
+        if last_at < settled:
+            found.append(Kept(last_at, [last.path], last.size or 0))
+        found += [
+            Kept(at, [entry.path, paths.join(place, f"{number:08d}")], entry.size or 0) for number, at, entry in earlier
+        ]
+    return found
+
+
+async def list_kept(storage: BackendProtocol, directory: str) -> Sequence[FileInfo]:
+    """What is kept in a directory, which may not exist yet. Raises DeepFSError if that is not known."""
+    listing = await storage.als(directory)
+    if listing.entries is None and listing.code is not ErrorCode.FILE_NOT_FOUND:
+        raise storage_error(None, "The history cannot be read: {cause}", error_from(listing))
+    return listing.entries or ()
+
+
 def _version_in(name: str, size: int | None) -> Version | None:
     """The version that a file with this name holds; None for the names that are not made here."""
     if parsed := _parsed(name):
@@ -128,8 +167,18 @@ def _version_in(name: str, size: int | None) -> Version | None:
     return None
 
 
-def keeping_error(path: str, code: str | None, told: str | None) -> DeepFSError:
+def keeping_error(path: str, cause: DeepFSError) -> DeepFSError:
     """Why something was not kept: where a quota is used up, that is the condition of the change as well."""
-    if code == ErrorCode.QUOTA_EXCEEDED:
-        return error_about(ErrorCode.QUOTA_EXCEEDED, path, "there is no room for what it was")
-    return BackendError(path, f"it could not be kept in the history: {told}")
+    if isinstance(cause, QuotaExceededError):
+        full = QuotaExceededError.because(path, "there is no room for what it was")
+        full.size, full.limit, full.unit = cause.size, cause.limit, cause.unit
+        return full
+    about_it = cause.with_paths(lambda _: path)  # It may name a path of the versions.
+    return storage_error(path, "it could not be kept in the history: {cause}", about_it)
+
+
+def storage_error(path: str | None, reason: str, cause: DeepFSError) -> DeepFSError:
+    """What `cause` means for the caller: a storage failed. What it forbids or lacks is nothing of the caller's."""
+    return error_about(
+        cause.code if cause.code is ErrorCode.TIMEOUT else ErrorCode.BACKEND_ERROR, path, reason, cause=cause
+    )

@@ -31,7 +31,7 @@ from deepfs import (
 )
 from deepfs.backends.local_shell import LocalShellBackend
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.errors import ErrorCode
+from deepfs.errors import ErrorCode, OutsideGraphError
 from deepfs.policy import AuditedBackend, AuditRecord, HistoryBackend, HookedBackend, QuotaBackend, RateLimit
 from support.postgres_files import fresh_namespace
 
@@ -246,6 +246,15 @@ async def test_a_link_leads_out_of_no_tenant(tmp_path: Path) -> None:
     assert [match.path for match in (await ada.agrep("bob")).unwrap()] == []
 
 
+async def test_what_a_view_tells_of_its_place_is_that_of_its_tenant(tmp_path: Path) -> None:
+    files = FilesystemBackend(lambda runtime: (tmp_path, runtime.context.user))
+
+    async def ask() -> Any:
+        return await anyio.to_thread.run_sync(lambda: of(files, "bob").cwd)  # type: ignore[attr-defined]
+
+    assert await in_graph("ada", ask) == tmp_path / "bob"
+
+
 def test_what_is_neither_a_place_nor_a_factory_is_refused(tmp_path: Path) -> None:
     refused: list[tuple[Callable[[], Any], str]] = [
         (lambda: StoreBackend(InMemoryStore(), namespace=7), "namespace"),  # type: ignore[arg-type]
@@ -294,10 +303,22 @@ async def test_a_view_of_a_tree_counts_and_records_what_the_graph_does(tmp_path:
     assert isinstance(quota.inner, HistoryBackend)
     assert len(await history.ahistory("/a.md")) == 1  # type: ignore[attr-defined]
     assert (await of(files, "ada").aread("/notes/a.md")).unwrap().content == "y"
-    with pytest.raises(RuntimeError, match="StateBackend"):
-        await of(files, "ada").aread("/a.md")
+    outside = of(files, "ada")
+    for look in (outside.aread("/a.md"), outside.als("/"), outside.aglob("**"), outside.agrep("x")):
+        with pytest.raises(OutsideGraphError, match="StateBackend"):
+            await look
     await AuditedBackend(history, records.append).als("/")
     assert records[-1].tenant == "ada/files"
+
+
+async def test_one_tenant_has_one_name_in_records_whatever_its_storages(tmp_path: Path) -> None:
+    records: list[AuditRecord] = []
+    disk = FsspecBackend("memory://", root=lambda runtime: (runtime.context.user, "files"))
+    files = AuditedBackend(CompositeBackend(SqliteBackend(tmp_path / "a.db", of_user), {"/d": disk}), records.append)
+    for user in ("a:b", "~ada", "..", "a/b", "a%3Ab"):
+        await of(files, user).als("/")
+    names = [str(record.tenant) for record in records]
+    assert names == ["a:b/files", "~ada/files", "../files", "a%2Fb/files", "a%253Ab/files"]
 
 
 async def test_factories_that_differ_are_told_the_caller_not_the_place(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from deepfs import (
     SqliteBackend,
     run_sync,
 )
-from deepfs.errors import BackendError, NotFoundError, PermissionDeniedError
+from deepfs.errors import BackendError, DeadlineError, NotFoundError, PermissionDeniedError
 from deepfs.operations import Operation
 from deepfs.policy import HistoryBackend, WrapperBackend
 from deepfs.testing import FaultyBackend
@@ -52,6 +52,35 @@ async def test_every_change_keeps_the_former_version(history: HistoryBackend) ->
     assert [version.number for version in versions] == [1, 2, 3, 4, 5]
     assert [version.size for version in versions] == [1, 1, 1, 2, 1]
     assert sorted(version.saved_at for version in versions) == [version.saved_at for version in versions]
+
+
+async def test_why_nothing_can_be_kept_is_told(tmp_path: Path) -> None:
+    await anyio.Path(tmp_path / "files.db").write_bytes(b"no database, " * 1_000)
+    files = MemoryBackend()
+    await files.awrite("/a", "1")
+    async with SqliteBackend(tmp_path / "files.db") as archive:
+        history = HistoryBackend(files, archive)
+        told = "The file is not a SQLite database"
+        edited, [uploaded] = await history.aedit("/a", "1", "2"), await history.aupload_files([("/a", b"2")])
+        assert told in str(edited.error)
+        assert uploaded.error == "backend_error"
+        for look in (history.ahistory("/a"), history.achanges()):
+            with pytest.raises(BackendError, match=told):
+                await look
+        with pytest.raises(BackendError, match=f"'/a': it could not be kept in the history: {told}"):
+            (await HistoryBackend(archive, files).awrite("/a", "1", overwrite=True)).unwrap()
+
+
+async def test_a_storage_that_does_not_answer_in_time_is_a_timeout() -> None:
+    files = MemoryBackend()
+    await HistoryBackend(files).awrite("/a", "1")
+    slow = FaultyBackend(files, dict.fromkeys(["ls", "upload_files", "write"], DeadlineError("The bucket timed out")))
+    history = HistoryBackend(files, slow)
+    changed = await history.awrite("/a", "2", overwrite=True)
+    assert changed.code == "timeout"
+    for look in (history.ahistory("/a"), history.achanges(), history.aundo("A")):
+        with pytest.raises(DeadlineError, match="The history cannot be read: The bucket timed out"):
+            await look
 
 
 async def test_a_deleted_or_moved_tree_is_kept(history: HistoryBackend) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_core.runnables import RunnableConfig
 from langgraph.graph import START, StateGraph
 from langgraph.runtime import Runtime
 from langgraph.store.memory import InMemoryStore
@@ -152,10 +153,48 @@ async def test_versions_are_found_again_after_the_database_has_moved(tmp_path: P
     await run_as("ada", lambda: change("b.db", [1, 2]))
 
 
+async def test_views_of_tenants_share_no_versions(tmp_path: Path) -> None:
+    archive = MemoryBackend()
+    async with SqliteBackend(tmp_path / "a.db", namespace) as tenants:
+        whole = HistoryBackend(tenants, archive)
+        mounted = CompositeBackend(MemoryBackend(), {"/mine/": tenants.at("ada")})
+        by_ada = [HistoryBackend(tenants.at("ada"), archive), HistoryBackend(mounted, archive), whole.at("ada")]
+        for history, path in zip(by_ada, ["/a", "/mine/b", "/c"], strict=True):
+            await history.awrite(path, "secret of ada")
+            await history.aedit(path, "secret", "new secret")
+            [version] = await history.ahistory(path)
+            assert await history.aread_version(path, version.number) == b"secret of ada"
+            other = HistoryBackend(tenants.at("bob"), archive)
+            for bob in (other, HistoryBackend(CompositeBackend(MemoryBackend(), {"/mine/": other.inner}), archive)):
+                assert (await bob.ahistory(path), await bob.achanges()) == ([], [])
+        assert {path for each in await whole.at("ada").achanges() for path in each.paths} >= {"/a", "/c"}
+
+
+async def test_a_state_without_a_thread_is_known_by_its_run() -> None:
+    history = HistoryBackend(StateBackend(), MemoryBackend())
+    seen: list[object] = []
+
+    async def node(state: FilesystemState, config: RunnableConfig) -> None:
+        written = await history.awrite("/a", "secret")
+        await history.aedit("/a", "secret", "changed")
+        seen.append(written.error or [version.number for version in await history.ahistory("/a")])
+        if written.ok:
+            seen.append(len(await history.achanges()))
+
+    graph = StateGraph(FilesystemState)
+    graph.add_node("node", node)
+    graph.add_edge(START, "node")
+    for run in ("1", "2", None):
+        await graph.compile().ainvoke({}, {"configurable": {"run_id": run} if run else {}})
+    assert seen == [[1], 2, [1], 2, seen[-1]]
+    assert "thread_id or run_id" in str(seen[-1])
+
+
 def test_backends_that_a_factory_makes_have_no_history() -> None:
     with pytest.warns(DeprecationWarning, match="factories"):
         factory = WrapperBackend(lambda _: MemoryBackend())
-    for inner in (factory, CompositeBackend(MemoryBackend(), {"/t/": factory})):
+    view = factory.at(Runtime(context=Context("ada")))
+    for inner in (factory, view, CompositeBackend(MemoryBackend(), {"/t/": factory})):
         for versions in (None, MemoryBackend()):
             with pytest.raises(ValueError, match="let the factory make the history"):
                 HistoryBackend(inner, versions)

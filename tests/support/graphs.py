@@ -1,4 +1,4 @@
-"""A node of a real graph that stays open while a test uses its state."""
+"""A node of a real graph that stays open while a test uses its state, and the context of one."""
 
 import threading
 from collections.abc import AsyncGenerator, Iterator, Mapping
@@ -15,7 +15,7 @@ from deepfs import FilesystemState, StateBackend
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.operations import Operation, Streamed
 
-__all__ = ["InNode", "OpenNode", "open_node"]
+__all__ = ["InNode", "OpenNode", "in_run", "open_node"]
 
 
 class OpenNode:
@@ -87,3 +87,13 @@ def open_node() -> Iterator[OpenNode]:
     finally:
         may_end.set()
         thread.join()
+
+
+@contextmanager
+def in_run(run: str | None, thread: str = "t") -> Iterator[None]:
+    """A context like that of a node of a graph in this run."""
+    token = var_child_runnable_config.set({"configurable": {"thread_id": thread, "run_id": run}})
+    try:
+        yield
+    finally:
+        var_child_runnable_config.reset(token)

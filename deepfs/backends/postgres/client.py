@@ -147,6 +147,8 @@ async def _open_until_closed(pool: Any) -> AsyncGenerator[None, None]:
 
 
 _SECONDS_TO_CLOSE: Final = 5.0
+_SECONDS_TO_RELEASE: Final = 1.0
+"""For a server that does not answer: they are added to the timeout of a request."""
 _WARNED: Final[set[str]] = set()
 """The tables whose missing index was logged."""
 
@@ -387,7 +389,7 @@ async def _transaction(connection: Any) -> AsyncIterator[None]:
     try:
         yield
     except BaseException:
-        with suppress(Exception), anyio.move_on_after(_SECONDS_TO_CLOSE, shield=True):
+        with suppress(Exception), anyio.move_on_after(_SECONDS_TO_RELEASE, shield=True):
             await transaction.rollback()
         raise
     await transaction.commit()
@@ -404,7 +406,7 @@ async def _without_jit(connection: Any) -> None:
 
 async def _release(pool: Any, connection: Any) -> None:
     # asyncpg ends a connection that it cannot return, and the outcome of the request is known by now.
-    with suppress(Exception), anyio.move_on_after(_SECONDS_TO_CLOSE):
+    with suppress(Exception), anyio.move_on_after(_SECONDS_TO_RELEASE):
         await pool.release(connection)
 
 

@@ -73,7 +73,7 @@ def _shared_options(function: CallableT) -> CallableT:
     for option in (
         json_option,
         click.option(
-            "-T", "--no-target-directory", "exact", is_flag=True, help="The target is never a directory above."
+            "-T", "--no-target-directory", "exact", is_flag=True, help="The target is the path of the copy itself."
         ),
         click.option(
             "-t",

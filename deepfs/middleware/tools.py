@@ -41,7 +41,6 @@ from deepfs.middleware.rendering import (
     command_output,
     entries,
     into_directory,
-    literal_brackets,
     matches,
     no_file,
     no_line,
@@ -51,6 +50,7 @@ from deepfs.middleware.rendering import (
     render_rows,
 )
 from deepfs.operations import Grep
+from deepfs.search.globs import literal_brackets
 from deepfs.search.query import MAX_LINE, compile_query
 from deepfs.sync import call_sync
 from deepfs.text import paths
@@ -404,8 +404,8 @@ def _edited(file_path: str, done: EditResult) -> ToolAnswer:
 
 def _in_brackets(result: Result, pattern: str) -> Advice | None:
     """What to do about a refused glob whose brackets may belong to a name."""
-    literal = literal_brackets(pattern) if result.code is ErrorCode.INVALID_PATTERN else ""
-    return Advice(f"{literal}.") if literal else None
+    hint = literal_brackets(pattern) if result.code is ErrorCode.INVALID_PATTERN else ""
+    return Advice(f"{hint}.") if hint else None
 
 
 def _absolute(path: str) -> str:

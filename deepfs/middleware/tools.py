@@ -504,8 +504,8 @@ def filesystem_tools(
         backend: The backend of the files, of any protocol, or a factory of one.
         descriptions: Descriptions by name of the tool, which replace the default ones.
         max_result_chars: The longest result of a file tool, in characters.
-        max_media_bytes: The largest image, audio, video or PDF that is shown as a content block. A larger one, and any
-            other binary file, is a note.
+        max_media_bytes: The largest image, audio, video or PDF that is shown as a content block. Of a larger PDF and
+            of a Word document the text is shown; other binary files are notes.
         execute: True adds the tool `execute`, False leaves it out, whether or not `backend` executes; None goes by
             `backend`.
         max_execute_timeout: The most seconds of a command whose call names a timeout. The limit of `backend` holds

@@ -195,8 +195,11 @@ def test_a_document_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPa
 @pytest.mark.anyio
 async def test_a_cancelled_read_ends_its_process(started: list[Any]) -> None:
     content = b64encode(HEAVY).decode()
-    with anyio.move_on_after(0.3):
-        await documents.document_text("/a.pdf", content, "pdf")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(documents.document_text, "/a.pdf", content, "pdf")
+        while not started:  # noqa: ASYNC110 -- a thread notes it
+            await anyio.sleep(0.01)
+        tasks.cancel_scope.cancel()
     assert [process.returncode for process in started] == [-9]
 
 

@@ -106,10 +106,11 @@ def _ignores_by_long_lines(text: str) -> bool | None:
 OF_A_TEXT: Final[list[Any]] = [
     lines.check_text, lines.facts, lines.version, paths.is_visible, paths.normalize, visible.escape_controls,
     visible.one_line, visible.output_text, visible.display_path, visible.visible, network.normal_host,
-    wire.printable, resources.uri_of, urls.parse_address, rendering.literal_brackets, rendering.plain_error,
-    rendering.sentence, anthropic_memory.cut_list, anthropic_memory.lines_of, utils.format_content_with_line_numbers,
-    utils.regex_literal_hint, utils.sanitize_tool_call_id, utils.truncate_if_too_long, backend_answers.code_from,
-    backend_answers.parse_numbered, errors.quote, errors.foreign_text,
+    wire.printable, resources.uri_of, urls.parse_address, globs.literal_brackets, globs.brackets_read_as_name,
+    rendering.plain_error, rendering.sentence, anthropic_memory.cut_list, anthropic_memory.lines_of,
+    utils.format_content_with_line_numbers, utils.regex_literal_hint, utils.sanitize_tool_call_id,
+    utils.truncate_if_too_long, backend_answers.code_from, backend_answers.parse_numbered, errors.quote,
+    errors.foreign_text,
 ]  # fmt: skip
 OF_BYTES: Final[list[Any]] = [lines.decode, lines.digest, media.other_encoding, media.sniff, skill_files.instructions]
 TEXTS: Final[dict[str, Callable[[str], object]]] = {

@@ -15,6 +15,7 @@ from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import DeepFSError, ErrorCode, InvalidContentError, NoMatchError, NotFoundError
 from deepfs.operations import Grep
 from deepfs.process import stop_note, time_up
+from deepfs.search.globs import literal_brackets
 from deepfs.text.paths import ancestors, join, normalize, relative
 from deepfs.text.visible import ESCAPES_NOTE, display_path, escape_controls, fence, one_line, output_text
 from deepfs.types import ExecuteResponse, FileInfo, GrepMatch, GrepResult, ReadResult, Result
@@ -470,17 +471,11 @@ def no_line(request: Grep, path: str, *, is_whole: bool) -> str:
         return f"{tried}. Give options as arguments of their own, not in the pattern]"
     if pattern[:1] in _QUOTES and pattern[:1] == pattern[-1:]:
         return f"{tried}. Leave out the quotes unless the text has them]"
-    if literal := literal_brackets(glob or ""):
-        return f"{tried}. {literal}]"
+    if hint := literal_brackets(glob or ""):
+        return f"{tried}. {hint}]"
     if not request.ignore_case and pattern.lower() != pattern.upper() and not pattern.startswith("(?i"):
         return f"{tried}. Case matters unless ignore_case is set]"
     return f"{tried}]"
-
-
-def literal_brackets(pattern: str) -> str:
-    """How to write a glob if its brackets belong to names, as in `[slug]`; `""` if it has none but escaped ones."""
-    literal = re.sub(r"\\.|[\[\]]", lambda sign: sign[0] if len(sign[0]) > 1 else f"\\{sign[0]}", pattern)
-    return "" if literal == pattern else f"If the brackets are part of a name, write {one_line(literal, 100)}"
 
 
 def no_file(path: str, pattern: str) -> str:
@@ -490,8 +485,8 @@ def no_file(path: str, pattern: str) -> str:
     tried = f"[No file under {path} matches {one_line(pattern, 100)}"
     if pattern.endswith("/") or not _WILD.search(pattern):
         return f"{tried}. Only files are found: try **/{shown}/** for a directory, *{shown}* for a part of a name]"
-    if literal := literal_brackets(pattern):
-        return f"{tried}. {literal}]"
+    if hint := literal_brackets(pattern):
+        return f"{tried}. {hint}]"
     several = re.split(r"[,|]", pattern)
     if "{" not in pattern and len(several) > 1:
         return f"{tried}. Write several patterns as {{{one_line(','.join(map(str.strip, several)), 100)}}}]"

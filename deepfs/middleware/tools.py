@@ -17,7 +17,7 @@ from deepfs.backends.protocol import (
     supports_execute,
 )
 from deepfs.compat.factories import backend_from
-from deepfs.errors import AlreadyExistsError, DeepFSError, ErrorCode
+from deepfs.errors import AlreadyExistsError, DeepFSError, ErrorCode, NotSupportedError
 from deepfs.middleware._messages import media_block
 from deepfs.middleware.approved import (
     delete_as_approved,
@@ -27,6 +27,7 @@ from deepfs.middleware.approved import (
     write_as_approved,
 )
 from deepfs.middleware.arguments import ARGUMENTS, TOOL_NAMES, FsToolName, TextEdit, ToolArguments, wrong_arguments
+from deepfs.middleware.documents import document_kind, document_text
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.rendering import (
     ERROR_CHARS,
@@ -41,24 +42,36 @@ from deepfs.middleware.rendering import (
     command_output,
     entries,
     into_directory,
-    literal_brackets,
     matches,
     no_file,
     no_line,
     number_lines,
     page_rows,
+    plain_error,
     render_error,
     render_rows,
 )
 from deepfs.operations import Grep
+from deepfs.search.globs import literal_brackets
 from deepfs.search.query import MAX_LINE, compile_query
-from deepfs.sync import call_sync
+from deepfs.sync import call_sync, in_thread_if_large
 from deepfs.text import paths
 from deepfs.text.arguments import check_integer, check_number
-from deepfs.text.lines import check_text
+from deepfs.text.lines import check_text, line_count
 from deepfs.text.media import MAX_MEDIA_BYTES
+from deepfs.text.records import read_text
 from deepfs.text.visible import display_path, one_line
-from deepfs.types import EditResult, ExecuteResponse, GrepMatch, GrepResult, Result, error_behind, error_from
+from deepfs.types import (
+    EditResult,
+    ExecuteResponse,
+    GrepMatch,
+    GrepResult,
+    ReadResult,
+    Result,
+    error_behind,
+    error_from,
+    replace_fields,
+)
 
 __all__ = [
     "MAX_MEDIA_BYTES",
@@ -154,6 +167,8 @@ GLOB_TRUNCATION_NOTE: Final = (
 MAX_GREP_COUNT: Final = 1_000
 """As in deepagents."""
 _MAX_GLOB_ROWS: Final = 1_000
+_READ_LIMIT: Final = ARGUMENTS["read_file"].model_fields["limit"].default
+_TEXT_ALONE: Final = "[This is the text of a document, without its pictures and layout; it cannot be edited here]"
 _MAX_LONG_LINES: Final = 20
 """The most lines of one search result that are read again to show the part around the match."""
 _MAX_WORK: Final = 50_000_000
@@ -217,6 +232,7 @@ class FileOperations:
         return ToolAnswer(page.text or f"[{_absolute(path)} is empty]", result, page.shown)
 
     async def read_file(self, file_path: str, offset: int, limit: int, column: int) -> ToolAnswer:
+        asked = offset
         if offset < 0:
             offset = await self._from_end(file_path, offset)
         read = await self.backend.aread(file_path, offset, limit)
@@ -231,9 +247,37 @@ class FileOperations:
         data = (await self._check_done("read_file", read, file_path)).file_data
         if data is not None and data.encoding == "base64":
             shown = media_block(_from_root(file_path), data, self._limits.media_bytes)
+            is_part = (asked, limit, column) != (0, _READ_LIMIT, 0)
+            kind = document_kind(file_path, data.content) if is_part or isinstance(shown, str) else ""
+            if kind:
+                try:
+                    text = await document_text(_from_root(file_path), data.content, kind)
+                except DeepFSError as error:
+                    if isinstance(shown, str) or not isinstance(error, NotSupportedError):
+                        shown = one_line(plain_error(error))
+                else:
+                    return await self._document(file_path, read, text, asked, limit, column)
             return ToolAnswer(f"[{shown}. {other_ways}]" if isinstance(shown, str) else shown, read)
+        return await self._numbered(file_path, read, offset, column, self._chars)
+
+    async def _document(
+        self, file_path: str, read: ReadResult, text: str, offset: int, limit: int, column: int
+    ) -> ToolAnswer:
+        """A part of the text of a document, of which `read` has the bytes."""
+        assert read.file_data is not None
+        path = _from_root(file_path)
         try:
-            return number_lines(_from_root(file_path), read, offset, column, self._chars)
+            offset = offset if offset >= 0 else max(0, line_count(text) + offset)
+            page = await in_thread_if_large(len(text), partial(read_text, path, text, offset, limit, at=read.file_data))
+        except DeepFSError as error:
+            raise await self._failure("read_file", error) from None
+        page = replace_fields(page, version=read.version)
+        answer = await self._numbered(file_path, page, offset, column, self._chars - len(_TEXT_ALONE) - 1)
+        return answer._replace(content=f"{answer.content}\n{_TEXT_ALONE}")
+
+    async def _numbered(self, file_path: str, read: ReadResult, offset: int, column: int, chars: int) -> ToolAnswer:
+        try:
+            return number_lines(_from_root(file_path), read, offset, column, chars)
         except DeepFSError as error:
             raise await self._failure("read_file", error, Advice("Give a smaller column.")) from None
 
@@ -404,8 +448,8 @@ def _edited(file_path: str, done: EditResult) -> ToolAnswer:
 
 def _in_brackets(result: Result, pattern: str) -> Advice | None:
     """What to do about a refused glob whose brackets may belong to a name."""
-    literal = literal_brackets(pattern) if result.code is ErrorCode.INVALID_PATTERN else ""
-    return Advice(f"{literal}.") if literal else None
+    hint = literal_brackets(pattern) if result.code is ErrorCode.INVALID_PATTERN else ""
+    return Advice(f"{hint}.") if hint else None
 
 
 def _absolute(path: str) -> str:
@@ -460,8 +504,8 @@ def filesystem_tools(
         backend: The backend of the files, of any protocol, or a factory of one.
         descriptions: Descriptions by name of the tool, which replace the default ones.
         max_result_chars: The longest result of a file tool, in characters.
-        max_media_bytes: The largest image, audio, video or PDF that is shown as a content block. A larger one, and any
-            other binary file, is a note.
+        max_media_bytes: The largest image, audio, video or PDF that is shown as a content block. Of a larger PDF and
+            of a Word document the text is shown; other binary files are notes.
         execute: True adds the tool `execute`, False leaves it out, whether or not `backend` executes; None goes by
             `backend`.
         max_execute_timeout: The most seconds of a command whose call names a timeout. The limit of `backend` holds

@@ -59,9 +59,16 @@ def _without_media(message: AnyMessage) -> AnyMessage:
         return message
     note = "is left out: the model refused it. It may be damaged, too large, or of a type that it does not take"
     content = [
-        block if family(block) is None else text_block(f"[{label(block)} {note}]") for block in blocks_of(message)
+        block if family(block) is None else text_block(f"[{label(block)} {note}{_other_way(block, message)}]")
+        for block in blocks_of(message)
     ]
     return message.model_copy(update={"content": content})
+
+
+def _other_way(block: Any, message: AnyMessage) -> str:
+    """How the model gets the text of a document that it does not take."""
+    is_read = isinstance(message, ToolMessage) and message.name == "read_file"
+    return ". read_file with limit=1000 shows its text" if is_read and media_type(block) == "application/pdf" else ""
 
 
 # --- limits ----------------------------------------------------------------------------------------------------------
@@ -266,13 +273,13 @@ def _suit(message: ToolMessage, limits: _Limits, behind: list[Any]) -> ToolMessa
 
 def _without_refused(message: MessageT, limits: _Limits) -> MessageT:
     """Replace media that the model refuses by notes, and give the others a form that LangChain's class takes."""
-    content = [_take(block, limits) for block in blocks_of(message)]
+    content = [_take(block, limits, message) for block in blocks_of(message)]
     if all(new is old for new, old in zip(content, blocks_of(message), strict=True)):
         return message
     return message.model_copy(update={"content": content})
 
 
-def _take(block: Any, limits: _Limits) -> Any:
+def _take(block: Any, limits: _Limits, message: AnyMessage) -> Any:
     if isinstance(block, str):
         return text_block(block)  # OpenAI's class does not take a bare one.
     text = document_text(block)
@@ -284,7 +291,10 @@ def _take(block: Any, limits: _Limits) -> Any:
         return block
     typed = limits.adapt(block)
     fault = limits.fault(typed)
-    return typed if fault is None else text_block(f"[{label(typed)} is left out: {fault}]")
+    if fault is None:
+        return typed
+    other_way = _other_way(typed, message) if fault is _NOT_TAKEN else ""
+    return text_block(f"[{label(typed)} is left out: {fault}{other_way}]")
 
 
 def _has_media(message: AnyMessage) -> bool:

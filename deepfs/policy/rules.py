@@ -4,9 +4,10 @@ from collections.abc import Collection, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from sys import modules
 from typing import Final, Literal, NamedTuple, TypeAlias, cast, get_args
+from warnings import warn
 
 from deepfs.errors import InvalidPathError
-from deepfs.search.globs import Tree, compile_tree
+from deepfs.search.globs import Tree, brackets_read_as_name, compile_tree, literal_brackets
 from deepfs.text import paths
 
 FilesystemOperation: TypeAlias = Literal["read", "write", "execute"]
@@ -21,12 +22,13 @@ _RULES_OF_DEEPAGENTS: Final = "deepagents.middleware.filesystem"
 
 @dataclass(frozen=True)
 class FilesystemPermission:
-    """A rule that allows, denies or interrupts operations on paths; of several rules, the first that matches counts.
+    r"""A rule that allows, denies or interrupts operations on paths; of several rules, the first that matches counts.
 
     `"read"` is to list, read, search and fetch, `"write"` to create, change, delete and store, `"execute"` to run
     commands. `"interrupt"` asks a person first. Patterns start with `/` and read `* ** ? [abc] [!abc] {a,b}`; names
     that start with a dot are names like any other, `/a/**`, `/a/**/*` and `/a/` include `/a` itself. A command has no
-    path, so a rule for `"execute"` applies to all commands. Raises ValueError for a rule that can match nothing.
+    path, so a rule for `"execute"` applies to all commands. Raises ValueError for a rule that can match nothing, and
+    warns of brackets that read as part of a name, such as `[slug]`: these are written `\[slug\]`.
     """
 
     operations: Sequence[FilesystemOperation]
@@ -41,6 +43,9 @@ class FilesystemPermission:
         for pattern in self.paths:
             if pattern.startswith("~") or "~" in pattern.split("/"):
                 raise ValueError(f"'~' is not expanded in {pattern!r}; start the pattern with '/'")
+            if brackets_read_as_name(pattern):
+                matched = f"brackets in {pattern!r} stand for one character"
+                warn(f"{matched}. {literal_brackets(pattern)}", stacklevel=3)
             compile_tree(pattern)
         if "execute" in self.operations and any(pattern != _EVERYWHERE for pattern in self.paths):
             raise ValueError("a command has no path: a rule for 'execute' has no paths but '/**'")

@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import cached_property, lru_cache
 from itertools import pairwise
+from string import ascii_lowercase
 
 from deepfs.errors import InvalidPatternError
 from deepfs.text.paths import is_visible, visible_in
+from deepfs.text.visible import one_line
 
 MAX_PATTERN = 2048
 """The longest pattern, in characters."""
@@ -50,6 +52,24 @@ _MEMBER = re.compile(r"\\?(?P<first>.)(?:-\\?(?P<last>.))?", re.DOTALL)
 
 class _RefusedGlobError(Exception):
     """A pattern is refused; the message is the reason."""
+
+
+_NAME_IN_BRACKETS = re.compile(r"(?<![^/])\[\[?(?:\.\.\.)?(?P<name>[^\W\d]\w+(?:-\w{2,})*)\]\]?(?=[/.]|\Z)")
+
+
+def literal_brackets(pattern: str) -> str:
+    """How to write a glob if its brackets belong to names, as in `[slug]`; `""` if it has none but escaped ones."""
+    literal = re.sub(r"\\.|[\[\]]", lambda sign: sign[0] if len(sign[0]) > 1 else f"\\{sign[0]}", pattern)
+    return "" if literal == pattern else f"If the brackets are part of a name, write {one_line(literal, 100)}"
+
+
+def brackets_read_as_name(pattern: str) -> bool:
+    """Whether a part of `pattern` reads as a name in brackets, as in `/app/[slug]/page.tsx`, and not as a set.
+
+    Letters of the alphabet in a row, such as `[abc]`, both cases of one letter, and ranges read as sets.
+    """
+    names = (found["name"].lower() for found in _NAME_IN_BRACKETS.finditer(pattern))
+    return any(len({*name}) > 1 and name not in ascii_lowercase for name in names)
 
 
 @lru_cache(maxsize=256)

@@ -1,5 +1,6 @@
 """Permissions: what they match, refuse and hide, and what a refusal reveals."""
 
+import re
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -59,6 +60,20 @@ class TestRules:
                 assert rule.matches("read", path) is (path in matching), (pattern, path)
                 assert decide([rule], "read", path) == (("deny", rule) if path in matching else ("allow", None))
                 assert not rule.matches("write", path)
+
+    def test_brackets_that_read_as_a_name_are_told(self) -> None:
+        for pattern, literal in (
+            ("/app/[slug]/page.tsx", r"/app/\[slug\]/page.tsx"),
+            ("/pages/[id].vue", r"/pages/\[id\].vue"),
+            ("/app/[[...path]]/**", r"/app/\[\[...path\]\]/**"),
+        ):
+            hint = re.escape(f"If the brackets are part of a name, write {literal}")
+            with pytest.warns(match=f"{hint}$") as warnings:
+                FilesystemPermission(["write"], [pattern], "deny")
+            assert [each.filename for each in warnings] == [__file__]
+            assert FilesystemPermission(["write"], [literal]).matches("write", pattern.replace("**", "a"))
+        for pattern in ("/[0-9]/a", "/[abc]/**", "/[sS]/a", "/[sS]ecrets/**", "/[!ab]/x", "/[a-zA-Z]/a", "/{id,slug}"):
+            FilesystemPermission(["write"], [pattern], "deny")
 
     def test_invalid_rules_are_refused(self) -> None:
         for path in ("work", "/a/../b", "/~", "~/a", "/a["):

@@ -14,6 +14,7 @@ from deepfs.errors import BackendError, DeadlineError, DeepFSError, PermissionDe
 
 __all__ = [
     "BACKENDS",
+    "CLOCKS_DIFFER",
     "FAILURES",
     "FORBIDDEN",
     "NOT_ALLOWED_HTTP",
@@ -46,6 +47,7 @@ class Condition(NamedTuple):
 
 FORBIDDEN: Final = Condition("refused access", PermissionDeniedError)
 REFUSED: Final = Condition("connection refused")
+CLOCKS_DIFFER: Final = Condition("its clock and that of this machine differ")
 NO_BUCKET: Final = Condition("no such bucket")
 NO_CREDENTIALS: Final = Condition("no credentials were found")
 NOT_ALLOWED_HTTP: Final = Condition("plain http:// needs allow_http=True")
@@ -78,7 +80,7 @@ _BY_TEXT: Final = (
     (r"PermanentRedirect|AuthorizationHeaderMalformed|incorrectly configured region", _WRONG_REGION),
     (r'database "[^"]*" does not exist|no such database', Condition("no such database")),
     (r"NoCredentials|Unable to locate credentials", NO_CREDENTIALS),
-    (r"RequestTimeTooSkewed", Condition("its clock and that of this machine differ")),
+    (r"RequestTimeTooSkewed", CLOCKS_DIFFER),
     (rf"Connection ?Refused|\[Errno {errno.ECONNREFUSED}\]|Is the server running", REFUSED),
     (r"gaierror|dns error|name or service not known|name resolution|nodename nor servname|translate host name",
      Condition("host name not resolved")),
@@ -95,14 +97,21 @@ _NAMES: Final = re.compile(r"\w{1,30}://\S+|(?<!\w)'[^']*'")
 """URLs and what is quoted hold names of files, which may look like a condition."""
 
 
-def condition_of(error: BaseException) -> Condition | None:
-    """The condition that an error of a driver stands for; None if it is not known."""
+def condition_of(error: BaseException, path: str = "/") -> Condition | None:
+    """The condition that an error of a driver stands for; None if it is not known.
+
+    Args:
+        error: The error.
+        path: The file that was asked for. Its name in the text is not looked at.
+    """
     state = getattr(error, "sqlstate", None)
     for start, condition in _BY_STATE:
         if isinstance(state, str) and state.startswith(start):
             return condition
-    said = (f"{type(each).__name__}: {_text_of(each)}" for each in _with_causes(error))
-    text = _NAMES.sub("", "\n".join(said))
+    text = "\n".join(f"{type(each).__name__}: {_reason_of(each)}" for each in _with_causes(error))
+    if name := path.strip("/"):
+        text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", "", text)
+    text = _NAMES.sub("", text)
     return next((condition for pattern, condition in _PATTERNS if pattern.search(text)), None)
 
 
@@ -119,6 +128,13 @@ def _with_causes(error: BaseException) -> Iterator[BaseException]:
 _MOST_CAUSES: Final = 8
 _MOST_READ: Final = 4000
 """The most characters of what a driver said that are looked at."""
+
+
+def _reason_of(error: BaseException) -> str:
+    """What a driver said, without the name of the file that an error of the system has."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"[Errno {error.errno}] {error.strerror}"
+    return _text_of(error)
 
 
 def _text_of(error: BaseException) -> str:
@@ -198,7 +214,7 @@ def log_failure(error: DeepFSError) -> None:
 _MOST_SAID: Final = 2000
 """The most characters that are kept of what a driver said."""
 _SECRET: Final = (
-    r"[\w.-]{0,40}(?:passw(?:or)?d|pwd|secret|token|signature|credential|authorization|\bsig|"
+    r"[\w.-]{0,40}(?:passw(?:or)?d|passphrase|\bpass\b|pwd|secret|token|signature|credential|authorization|\bsig|"
     r"(?:access|account|api|private|shared)[_-]?key)[\w.-]{0,40}"
 )
 """The names of what is secret."""
@@ -212,6 +228,8 @@ _SHOWN: Final = (
     (r"\b(bearer|basic)\s+[^\s\"'<>]+", r"\1 …"),
     (r"(-----BEGIN).*?(?:-----END[^-]*-----|$)", r"\1…"),
     (rf"({_SECRET}\W{{0,3}}[=:]\s{{0,2}}\\?){_VALUE}", r"\1…"),
+    (r"\b(A[KS]IA)\w{16}\b", r"\1…"),
+    (r"(\bDETAIL:\s).*", r"\1…"),  # PostgreSQL quotes the row.
 )
 """What may hold a secret, and what is shown of it."""
 _SECRETS: Final = [(re.compile(pattern, re.IGNORECASE), shown) for pattern, shown in _SHOWN]
@@ -219,6 +237,8 @@ _SECRETS: Final = [(re.compile(pattern, re.IGNORECASE), shown) for pattern, show
 
 def redact(text: str) -> str:
     """What a driver said, on one line, without what may be secret: users and queries of URLs, keys and tokens."""
+    if len(text) > _MOST_READ:  # What is cut off may be the end of a secret: no half of a word stays.
+        text = text[:_MOST_READ].rpartition(" ")[0] or "…"
     text = " ".join(text.split())
     for pattern, shown in _SECRETS:
         text = pattern.sub(shown, text)

@@ -7,7 +7,14 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.errors import BinaryFileError, ConflictError, DeepFSError, ErrorCode, InvalidPathError
+from deepfs.errors import (
+    BinaryFileError,
+    ConflictError,
+    DeepFSError,
+    ErrorCode,
+    InvalidContentError,
+    InvalidPathError,
+)
 from deepfs.sync import in_thread_if_large
 from deepfs.text import paths
 from deepfs.text.diff import join_edits, line_changes
@@ -120,7 +127,7 @@ async def edit_each_as_approved(
             return failure(EditResult, error), len(made) + 1
         occurrences = sum(each.occurrences for each in made)
         if made[-1].content == before:
-            return EditResult(path=path, occurrences=occurrences), 0
+            return failure(EditResult, InvalidContentError(None, "The edits together change nothing.")), 0
         old, new = await in_thread_if_large(work, partial(join_edits, before, made[-1].content))
         result = await edit_as_approved(backend, path, old, new, replace_all=False)
         if result.error is None:

@@ -47,8 +47,7 @@ class HistoryBackend(KeepingBackend):
     undone.
 
     A change that fails keeps nothing. A change whose version cannot be stored does not happen; only a deletion does
-    where a quota has no room for the version, since it is the way out. The oldest versions and changes are deleted if
-    that makes the room which a `QuotaBackend` over them lacks; not for what a stream stores.
+    where a quota has no room for the version, since it is the way out; `aforget` makes room.
 
     A version can be read if its path may be read through `inner` now, and restored if the path may be written,
     whichever object stored it. Reads of `versions` without this object are not subject to these rules.
@@ -164,13 +163,38 @@ class HistoryBackend(KeepingBackend):
         """
         path = paths.normalize(path)
         try:
-            content = await self.aread_version(path, number)
-            async with await self._hold([path]):
+            async with await self._hold([path]):  # No version is pruned before its mode is known.
+                content = await self.aread_version(path, number)
                 mode = await self._kept.mode(await self._place(path), f"{number:08d}")
                 code = await self._put_back(path, content, mode)
         except DeepFSError as error:
             return failure(WriteResult, error)
         return WriteResult(path=path) if code is None else failure(WriteResult, error_about(code, path, _NOT_RESTORED))
+
+    async def aforget(self, path: str, *, keep: int = 0) -> int:
+        """Delete the versions of a file: to make room under a quota, or since they hold what must not be kept.
+
+        The file itself stays as it is. An undo that needs one of them says `file_not_found` then.
+
+        Args:
+            path: The file. It need not exist any more.
+            keep: How many of the latest versions stay.
+
+        Returns:
+            How many were deleted.
+
+        Raises:
+            ValueError: For a negative `keep`.
+            PermissionDeniedError: The path may not be read.
+            DeepFSError: The versions cannot be listed.
+        """
+        check_integer("keep", keep)
+        if keep < 0:
+            raise ValueError("keep must not be negative")
+        await self._check_readable(path)
+        path = paths.normalize(path)
+        async with await self._hold([path]):
+            return await self._kept.prune(await self._place(path), keep)
 
     async def _put_back(self, path: str, content: bytes, mode: int | None) -> str | None:
         """Store what the file at `path`, which is locked, once was; return the code of the error if that fails."""

@@ -13,7 +13,6 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, suppress
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from logging import getLogger
 from typing import Any
@@ -42,14 +41,12 @@ from deepfs.policy.undo import (
     LoggedChange,
     current_undo,
     new_record,
-    oldest_changes,
 )
 from deepfs.policy.versions import (
     PRIVATE_FILE,
     SavedContent,
     VersionFiles,
     keeping_error,
-    oldest_versions,
 )
 from deepfs.sync import run_shielded
 from deepfs.text import edits, paths
@@ -67,8 +64,6 @@ _log = getLogger("deepfs")
 NO_FILE = frozenset({"file_not_found", "is_directory", "not_a_directory", "invalid_path"})
 _ATTEMPTS = 100
 """How often a change is tried anew because another process changed the file after it was kept."""
-_IN_PROGRESS = timedelta(hours=1)
-"""How long a change may take, until what is kept for it may be deleted to make room."""
 _CHANGED_MEANWHILE = frozenset({ErrorCode.CONFLICT, ErrorCode.ALREADY_EXISTS})
 
 
@@ -155,14 +150,10 @@ class KeepingBackend(WrapperBackend):
             return await self._change_held(operation, touched)
 
     async def _change_held(self, operation: Write | Edit | Delete | Copy, touched: Sequence[str]) -> Any:
-        has_room = False
         for _ in range(_ATTEMPTS):
             result = await self._try_change(operation, touched)
-            if result is None:
-                continue
-            if has_room or result.ok or not await self._make_room_for(touched[-1], error_from(result)):
+            if result is not None:
                 return result
-            has_room = True
         raise ConflictError(touched[0])
 
     async def _try_change(self, operation: Write | Edit | Delete | Copy, touched: Sequence[str]) -> Any:
@@ -232,8 +223,6 @@ class KeepingBackend(WrapperBackend):
         with unchecked():
             pending.record, pending.change = new_record(await self._places.of_log(), run), change
             error = await self._log.store(pending.record, change)
-            if error is not None and await self._make_room(error):
-                error = await self._log.store(pending.record, change)
         if error is not None and (must_fit or error.code is not ErrorCode.QUOTA_EXCEEDED):
             raise keeping_error(files[0].path, error)
 
@@ -281,7 +270,7 @@ class KeepingBackend(WrapperBackend):
             except DeepFSError as error:
                 errors = {path: errors[path] or (error if each else None) for path, each in touched.items()}
             passed = [file for file in files if errors[file[0]] is None]
-            stored = iter(await self._upload_kept(passed) if passed else [])
+            stored = iter(await self.inner.aupload_files(passed) if passed else [])
             outcomes = [
                 next(stored) if error is None else failed_item(FileUploadResponse, path, error)
                 for path, error in ((path, errors[path]) for path, _ in files)
@@ -291,13 +280,6 @@ class KeepingBackend(WrapperBackend):
             return outcomes
         finally:
             await self._settle(pending, done)
-
-    async def _upload_kept(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        outcomes = await self.inner.aupload_files(files)
-        refused = next((each for each in outcomes if each.error == ErrorCode.QUOTA_EXCEEDED), None)
-        if refused is not None and await self._make_room_for(refused.path, item_error(refused, "")):
-            return await self.inner.aupload_files(files)
-        return outcomes
 
     async def _upload_stream(self, operation: UploadStream) -> FileUploadResponse:
         path = paths.normalize(operation.path)
@@ -477,21 +459,6 @@ class KeepingBackend(WrapperBackend):
         pending: _Pending,
     ) -> None:
         """Call `store` with a new path for this content."""
-        for _ in range(2):  # There may be no room for the number, or for the content.
-            try:
-                return await self._try_save(path, digest, store, pending)
-            except QuotaExceededError as error:
-                if not await self._make_room(error):
-                    raise
-        return await self._try_save(path, digest, store, pending)
-
-    async def _try_save(
-        self,
-        path: str,
-        digest: str,
-        store: Callable[[str], Awaitable[FileUploadResponse]],
-        pending: _Pending,
-    ) -> None:
         [where], mode = await self._places.of([path]), await self._mode(path)
         saved = await self._kept.claim(path, where.directory, mode, digest)
         # Appended before the call: if the result is lost, the file may have been stored all the same.
@@ -504,38 +471,6 @@ class KeepingBackend(WrapperBackend):
         if stored.error is not None:
             raise keeping_error(path, item_error(stored, "it cannot be stored"))
         pending.files[path] = FileChange(path, paths.name(saved.place), UNKNOWN, where.caller, saved.name, digest)
-
-    async def _make_room_for(self, path: str, error: DeepFSError) -> bool:
-        """`_make_room` for a file, if the versions lie in the same storage."""
-        if self._versions is not self._beneath:
-            return False
-        place, kept = [await self._beneath.astorage_place(each) for each in (path, self._directory)]
-        return place.storage == kept.storage and await self._make_room(error)
-
-    @without_access_check
-    async def _make_room(self, error: DeepFSError) -> bool:
-        """Delete the oldest versions and changes if that makes the room that a quota lacked, else nothing.
-
-        An undo makes none, since it needs them; nor does one caller delete what may be another one's.
-        """
-        if not isinstance(error, QuotaExceededError) or error.size is None or error.limit is None:
-            return False
-        if current_undo.get() is not None or not await self._places.are_of_one_caller():
-            return False
-        entries = [each for each in (await self._versions.alist_tree(self._directory)).entries if each.kind == "file"]
-        settled = f"{datetime.now(UTC) - _IN_PROGRESS:%Y%m%dT%H%M%S.%fZ}"
-        old = sorted([*oldest_versions(entries, settled), *oldest_changes(entries, settled, running_ids()[1])])
-        lacking, deleted = error.size - error.limit, list[str]()
-        for each in old:
-            if lacking <= 0:
-                break
-            deleted += each.paths
-            lacking -= each.size if error.unit == "bytes" else len(each.paths)
-        if lacking > 0:
-            return False
-        for path in deleted:
-            await self._versions.adelete(path)
-        return True
 
     @without_access_check
     async def _mode(self, path: str) -> int | None:

@@ -67,12 +67,6 @@ class HistoryPlaces:
         caller = _name_caller([part for part, root in chosen if not (kept and _holds(root, kept))])
         return paths.join(self._directory, "changes" if caller is None else f"changes-{caller}")
 
-    async def are_of_one_caller(self) -> bool:
-        """Whether all that is kept where this caller's versions are is of this caller, or of all."""
-        roots = await self._roots()
-        kept = await self._versions.astorage_place(self._directory) if roots else None
-        return all((kept and _holds(root, kept)) or not part.has_callers() for part, root in roots)
-
     async def callers(self, given: Sequence[str]) -> list[str | None]:
         """For each path what tells apart callers who have other files there, but versions in one place."""
         roots = await self._roots()

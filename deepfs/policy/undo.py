@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import BackendError, DeepFSError, ErrorCode
-from deepfs.policy.versions import PRIVATE_DIRECTORY, PRIVATE_FILE, Kept, list_kept, storage_error
+from deepfs.policy.versions import PRIVATE_DIRECTORY, PRIVATE_FILE, list_kept, storage_error
 from deepfs.text import paths
-from deepfs.text.entries import EntryChange, TreeEntry, use_file_mode
+from deepfs.text.entries import EntryChange, use_file_mode
 from deepfs.threads.forks import ForkSafeLock
 from deepfs.types import Encodable, FileDownloadResponse, item_error
 
@@ -186,24 +186,6 @@ class ChangeLog:
 def new_record(directory: str, run: str | None) -> str:
     """The path of the file of a new change."""
     return paths.join(directory, f"{_time.next():%Y%m%dT%H%M%S.%fZ}-{_tag(run)}-{token_hex(4)}")
-
-
-def oldest_changes(entries: Iterable[TreeEntry], settled: str, run: str | None) -> list[Kept]:
-    """The changes among the files of a history that can be deleted, as old as the latest one of their run.
-
-    All changes of a run, or none, since an undo of a part would bring back what the run itself had stored. None of
-    `run`, and of runs with one younger than `settled`, which may go on.
-    """
-    runs: dict[str, list[TreeEntry]] = {}
-    for entry in entries:
-        if _is_record(name := paths.name(entry.path)):
-            runs.setdefault(name if _tag_in(name) == _tag(None) else _tag_in(name), []).append(entry)
-    found = []
-    for tag, changes in runs.items():
-        latest = max(paths.name(entry.path).partition("-")[0] for entry in changes)
-        if len(tag) > len(_tag(None)) or (tag != _tag(run) and latest < settled):
-            found.append(Kept(latest, [entry.path for entry in changes], sum(entry.size or 0 for entry in changes)))
-    return found
 
 
 class _Clock:

@@ -1,7 +1,7 @@
 """The versions of a history: one directory for each file, with a file for each content that it had."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -9,10 +9,10 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.errors import BackendError, DeepFSError, ErrorCode, NotFoundError, QuotaExceededError, error_about
+from deepfs.errors import BackendError, DeepFSError, ErrorCode, NotFoundError, error_about
 from deepfs.text import paths
 from deepfs.text.access import without_access_check
-from deepfs.text.entries import EntryChange, TreeEntry, use_file_mode
+from deepfs.text.entries import EntryChange, use_file_mode
 from deepfs.text.lines import version
 from deepfs.types import Encodable, FileInfo, error_from, item_error
 
@@ -42,15 +42,6 @@ class SavedContent(NamedTuple):
     number: int
     name: str
     content_version: str
-
-
-class Kept(NamedTuple):
-    """What can be deleted where a quota is used up."""
-
-    at: str
-    """When it was stored, as names have it: the oldest goes first."""
-    paths: list[str]
-    size: int
 
 
 class VersionFiles:
@@ -91,9 +82,11 @@ class VersionFiles:
 
     @without_access_check
     async def mode(self, place: str, name: str) -> int | None:
-        """The permission bits that the file of a version, or of a number, had; None if they are not known."""
+        """The permission bits that the file of a version, or of a number, had; None if its storage has none."""
         read = await self._storage.aread(paths.join(place, name.partition("-")[0]))
-        text = read.file_data.content if read.file_data is not None else ""
+        if read.file_data is None:  # Pruned meanwhile: it may have been a private file.
+            return PRIVATE_FILE
+        text = read.file_data.content
         return int(text, 8) if _is_mode(text) else None
 
     async def claim(self, path: str, place: str, mode: int | None, digest: str) -> SavedContent:
@@ -113,40 +106,23 @@ class VersionFiles:
         name = f"{number:08d}-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}-{digest}"
         return SavedContent(path, place, number, name, digest)
 
-    async def prune(self, place: str) -> None:
-        """Delete the oldest versions, where there are too many."""
+    async def prune(self, place: str, keep: int | None = None) -> int:
+        """Delete the oldest versions, where there are more than `keep`; return how many.
+
+        The file with the last number stays, so that no number is given twice.
+        """
         versions, claims = await self.list(place)
-        if len(versions) > self._keep:
-            oldest = versions[-self._keep][0].number
-            old = [name for _, name in versions[: -self._keep]]
-            for name in [*old, *(f"{number:08d}" for number in claims if number < oldest)]:
+        old = versions[: max(0, len(versions) - (self._keep if keep is None else keep))]
+        if old:
+            first = versions[min(len(old), len(versions) - 1)][0].number
+            for name in [*(name for _, name in old), *(f"{number:08d}" for number in claims if number < first)]:
                 await self._storage.adelete(paths.join(place, name))
+        return len(old)
 
     async def forget(self, saved: SavedContent) -> None:
         """Delete a version, and then the file that claims its number."""
         for each in (saved.name, f"{saved.number:08d}"):
             await self._storage.adelete(paths.join(saved.place, each))
-
-
-def oldest_versions(entries: Iterable[TreeEntry], settled: str) -> list[Kept]:
-    """The versions among the files of a history that can be deleted, each with the file of its number.
-
-    Not the last version of a file if it is younger than `settled`, since its change may be in progress. Nor its number,
-    so that no number is given twice.
-    """
-    places: dict[str, list[tuple[int, str, TreeEntry]]] = {}
-    for entry in entries:
-        if parsed := _parsed(paths.name(entry.path)):
-            places.setdefault(paths.parent(entry.path), []).append((int(parsed["number"]), parsed["at"], entry))
-    found = []
-    for place, versions in places.items():
-        *earlier, (_, last_at, last) = sorted(versions, key=lambda version: version[0])
-        if last_at < settled:
-            found.append(Kept(last_at, [last.path], last.size or 0))
-        found += [
-            Kept(at, [entry.path, paths.join(place, f"{number:08d}")], entry.size or 0) for number, at, entry in earlier
-        ]
-    return found
 
 
 async def list_kept(storage: BackendProtocol, directory: str) -> Sequence[FileInfo]:
@@ -169,10 +145,8 @@ def _version_in(name: str, size: int | None) -> Version | None:
 
 def keeping_error(path: str, cause: DeepFSError) -> DeepFSError:
     """Why something was not kept: where a quota is used up, that is the condition of the change as well."""
-    if isinstance(cause, QuotaExceededError):
-        full = QuotaExceededError.because(path, "there is no room for what it was")
-        full.size, full.limit, full.unit = cause.size, cause.limit, cause.unit
-        return full
+    if cause.code is ErrorCode.QUOTA_EXCEEDED:
+        return error_about(cause.code, path, "there is no room for what it was")
     about_it = cause.with_paths(lambda _: path)  # It may name a path of the versions.
     return storage_error(path, "it could not be kept in the history: {cause}", about_it)
 

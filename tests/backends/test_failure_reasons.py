@@ -31,7 +31,7 @@ from deepfs import (
 from deepfs._drivers import redact
 from deepfs.backends.flat import StorageBackend
 from deepfs.backends.object_store import ObjectStoreBackend
-from deepfs.errors import BackendError, DeepFSError
+from deepfs.errors import BackendError, DeepFSError, clip
 from deepfs.policy import ReadOnlyBackend
 from deepfs.storage.retries import RetryPolicy
 from deepfs.types import DeleteResult, error_from, failure
@@ -365,6 +365,8 @@ SECRETS = [
     "<CanonicalRequest>cut {}",
     "AccountKey={};EndpointSuffix=core",
     "api-key: {}",
+    "user=u pass={} db=d",
+    "duplicate key value\nDETAIL:  Key (path)=({}) already exists.",
 ]
 
 
@@ -384,3 +386,5 @@ def test_what_drivers_say_stays_readable() -> None:
         assert redact(text) == text
     assert redact("one\n  two\x1b\ud800") == "one two\x1b\\ud800"
     assert len(redact("https://a@" * 100_000)) <= 2001
+    assert redact("no such key AKIAIOSFODNN7EXAMPLE here") == "no such key AKIA… here"
+    assert redact("word " * 799 + "password=secret") == clip("word " * 799, 2000)  # No part of a word that is cut.

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import product
 from typing import Any, Final
+from uuid import uuid4
 
 import anyio
 import anyio.lowlevel
@@ -504,6 +505,31 @@ def test_a_batch_that_fails_leaves_nothing_behind() -> None:
     responses = FsspecBackend(filesystem).upload_files([(f"/{n}.txt", b"x") for n in range(50)] + [("/bad", b"x")])
     assert {response.error for response in responses} == {"permission_denied"}
     assert filesystem.keys == {}
+
+
+@pytest.mark.parametrize("name", ["NoSuchBucket.md", "docs/ContainerNotFound.md", "it's NoSuchBucket", "a Timeout.md"])
+def test_a_name_is_no_condition(name: str) -> None:
+    backend = FsspecBackend(MemoryFileSystem())
+    path = f"/{uuid4()}/{name}"
+    assert (backend.read(path)).code == "file_not_found"
+    assert (backend.write(path, "x")).ok
+    assert (backend.read(path)).unwrap().content == "x"
+    assert (backend.ls(f"{path}/NoSuchBucket")).code in ("file_not_found", "not_a_directory")
+
+
+def test_a_file_that_is_refused_is_refused_whatever_its_name() -> None:
+    filesystem = Unreadable({"it's SSL.md": b"x", "ok.md": b"x"})
+    assert (FsspecBackend(filesystem).read("/it's SSL.md")).code == "permission_denied"
+    found = FsspecBackend(filesystem).grep("x")
+    assert ([match.path for match in found.unwrap()], found.skipped) == (["/ok.md"], 1)
+
+
+class Unreadable(AsyncMemory):
+    async def _cat_file(self, path: str, *args: Any, **options: Any) -> bytes:
+        if "SSL" in path:
+            raise PermissionError(13, "Permission denied", path)
+        content: bytes = await super()._cat_file(path, *args, **options)
+        return content
 
 
 class Refusing(AsyncMemory):

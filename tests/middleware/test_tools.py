@@ -84,6 +84,8 @@ def test_every_tool_works_in_one_session(session: Session) -> None:
     assert session.says("edit_file", file_path="/src/a.py", edits=several) == "Replaced 2 occurrences in /src/a.py"
     wrong = session.fails("edit_file", file_path="/src/a.py", edits=[*several, {"old_string": "9", "new_string": ""}])
     assert wrong.endswith("This was edit 1 of 3; nothing was changed.")
+    undone = [{"old_string": "one", "new_string": "1"}, {"old_string": "1", "new_string": "one"}]
+    assert "change nothing" in session.fails("edit_file", file_path="/src/a.py", edits=undone)
     [match] = session.do("read_file", file_path="/src/a.py").content.splitlines()[:1]
     assert match == "1\tone"
     assert session.says("grep", pattern="two") == "/src/a.py\n/src/deep/b.py"

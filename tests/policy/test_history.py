@@ -417,3 +417,13 @@ def test_restoring_over_a_file_opens_nothing_to_others(tmp_path: Path) -> None:
     assert bits(tmp_path / "a") == 0o600
     assert run_sync(history.arestore, "/a", 2).ok
     assert bits(tmp_path / "a") == 0o600
+
+
+async def test_a_version_whose_mode_was_lost_is_restored_for_the_owner_alone(tmp_path: Path) -> None:
+    history = HistoryBackend(FilesystemBackend(tmp_path))
+    await history.awrite("/a", "1")
+    await history.adelete("/a")
+    [number] = [each async for each in anyio.Path(tmp_path / ".history").rglob("00000001")]
+    await number.unlink()
+    assert (await history.arestore("/a", 1)).ok
+    assert stat.S_IMODE((await anyio.Path(tmp_path / "a").stat()).st_mode) == 0o600

@@ -1,16 +1,9 @@
 """A history and a quota over one storage, in both orders."""
 
-from collections.abc import AsyncIterator
-from datetime import timedelta
-from typing import Any
-
 import pytest
-from langgraph.store.memory import InMemoryStore
 
-from deepfs import FilesystemPermission, MemoryBackend, PermissionedBackend, StoreBackend
-from deepfs.errors import NotFoundError
+from deepfs import FilesystemPermission, MemoryBackend, PermissionedBackend
 from deepfs.policy import HistoryBackend, QuotaBackend
-from support.graphs import in_run
 
 pytestmark = pytest.mark.anyio
 
@@ -23,82 +16,19 @@ async def numbers(files: HistoryBackend, path: str) -> list[int]:
     return [version.number for version in await files.ahistory(path)]
 
 
-@pytest.mark.parametrize(("max_bytes", "max_files"), [(2_000, None), (None, 8)])
-async def test_the_oldest_versions_make_room(max_bytes: int | None, max_files: int | None) -> None:
-    files = files_and_versions(max_bytes, max_files)
-    for number in range(20):
-        content = chr(97 + number) * 300
-        match number % 4:
-            case 0:
-                changed: Any = await files.awrite("/a", content, overwrite=True)
-            case 1:
-                changed = await files.aedit("/a", chr(96 + number) * 300, content)
-            case 2:
-                [changed] = await files.aupload_files([("/a", content.encode())])
-            case _:
-                changed = await files.aupload_stream("/a", stream(content.encode()))
-        assert changed.error is None
-    kept = await numbers(files, "/a")
-    assert kept == list(range(kept[0], 20)) != []
-    assert await files.aread_version("/a", 19) == b"s" * 300
-
-
-async def stream(content: bytes) -> AsyncIterator[bytes]:
-    yield content
-
-
-async def test_what_can_have_no_room_deletes_no_version() -> None:
-    files = files_and_versions(5_000)
-    for number in range(5):
-        await files.awrite("/a", str(number) * 300, overwrite=True)
-    before = await numbers(files, "/a")
-    assert (await files.awrite("/b", "x" * 5_000)).code == "quota_exceeded"
-    assert (await files.aupload_files([("/b", b"x" * 5_000)]))[0].error == "quota_exceeded"
-    assert await numbers(files, "/a") == before
-    assert (await files.awrite("/b", "x" * 2_500)).ok
-    assert await numbers(files, "/a") == before[1:]
-
-
-async def test_what_may_be_of_a_change_in_progress_makes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    files = files_and_versions(3_000)
-    for content in "01":
-        await files.awrite("/a", content * 1_000, overwrite=True)
-    assert (await files.awrite("/b", "x" * 1_000)).code == "quota_exceeded"
-    assert await numbers(files, "/a") == [1]
-    monkeypatch.setattr("deepfs.policy.keeping._IN_PROGRESS", timedelta(0))
-    assert (await files.awrite("/b", "x" * 1_000)).ok
-    assert await numbers(files, "/a") == []
-    await files.adelete("/b")
-    await files.awrite("/a", "2", overwrite=True)
-    assert await numbers(files, "/a") == [2]
-
-
-async def test_of_a_run_all_changes_make_room_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deepfs.policy.keeping._IN_PROGRESS", timedelta(0))
+async def test_forgotten_versions_make_room_and_no_number_comes_back() -> None:
     files = files_and_versions(4_000)
-    await files.awrite("/a", "before")
-    with in_run("A"):
-        for number in range(3):
-            await files.awrite("/a", f"{number}" * 100, overwrite=True)
-    for number in range(20):
-        with in_run(f"B{number // 3}"):
-            assert (await files.awrite("/b", f"{number}" * 100, overwrite=True)).ok
-        of_a = await files.achanges(run="A")
-        assert len(of_a) in (0, 3)
-    with pytest.raises(NotFoundError):
-        await files.aundo("A")
-    assert (await files.aread("/a")).unwrap().content == "2" * 100
-
-
-async def test_no_tenant_makes_room_of_the_versions_of_another_one() -> None:
-    tenants = StoreBackend(InMemoryStore(), namespace=lambda runtime: (runtime.context,))
-    files = HistoryBackend(tenants, QuotaBackend(MemoryBackend(), 2_000))
-    for number in range(5):
-        await files.at("bob").awrite("/a", str(number) * 100, overwrite=True)
-    before = len(await files.at("bob").ahistory("/a"))
-    outcomes = [await files.at("ada").awrite("/a", str(number) * 100, overwrite=True) for number in range(5)]
-    assert outcomes[-1].code == "quota_exceeded"
-    assert len(await files.at("bob").ahistory("/a")) == before
+    for number in range(3):
+        assert (await files.awrite("/a", str(number) * 900, overwrite=True)).ok
+    assert (await files.awrite("/a", "3" * 900, overwrite=True)).code == "quota_exceeded"
+    assert await files.aforget("/a", keep=1) == 1
+    assert await numbers(files, "/a") == [2]
+    assert (await files.awrite("/a", "3" * 900, overwrite=True)).ok
+    assert (await files.aforget("/a"), await files.aforget("/a")) == (2, 0)
+    await files.aedit("/a", "3" * 900, "4")
+    assert await numbers(files, "/a") == [4]
+    with pytest.raises(ValueError, match="negative"):
+        await files.aforget("/a", keep=-1)
 
 
 async def test_a_change_without_room_for_its_version_costs_nothing() -> None:

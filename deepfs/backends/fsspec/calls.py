@@ -12,7 +12,7 @@ from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from deepfs._drivers import FORBIDDEN, condition_of, failure_by
+from deepfs._drivers import CLOCKS_DIFFER, FORBIDDEN, WRONG_CREDENTIALS, condition_of, failure_by
 from deepfs.errors import (
     BackendError,
     DeepFSError,
@@ -71,8 +71,9 @@ def _leaf_of(error: Exception, path: str) -> DeepFSError:
     It has a path if it is about that path only, not about the filesystem.
     """
     number = error.errno if isinstance(error, OSError) else None
-    condition = condition_of(error)
-    if condition is None and (isinstance(error, PermissionError) or number in _REFUSED):
+    condition = condition_of(error, path)
+    is_refused = isinstance(error, PermissionError) or number in _REFUSED
+    if is_refused and condition not in (WRONG_CREDENTIALS, CLOCKS_DIFFER):
         condition = FORBIDDEN
     if isinstance(error, IsADirectoryError):
         return IsDirectoryError(path)

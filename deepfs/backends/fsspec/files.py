@@ -255,7 +255,7 @@ class FilesystemFiles:
             try:
                 answer = await self._calls.call("ls", self._name(directory), detail=True)
             except (FileNotFoundError, NotADirectoryError) as error:
-                if condition_of(error) is NO_BUCKET:
+                if condition_of(error, directory) is NO_BUCKET:
                     raise
                 return []
             return list(self._check_entries(directory, check_answer(answer, list, tuple)))

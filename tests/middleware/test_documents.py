@@ -171,6 +171,11 @@ def test_hostile_documents_are_told(name: str) -> None:
     assert len(shown) < 1_000
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents, "MAX_SECONDS", 300)  # The machine may be busy.
+
+
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The processes that were started for documents."""

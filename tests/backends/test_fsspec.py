@@ -518,9 +518,10 @@ def test_a_name_is_no_condition(name: str) -> None:
 
 
 def test_a_file_that_is_refused_is_refused_whatever_its_name() -> None:
-    filesystem = Unreadable({"it's SSL.md": b"x", "ok.md": b"x"})
-    assert (FsspecBackend(filesystem).read("/it's SSL.md")).code == "permission_denied"
-    found = FsspecBackend(filesystem).grep("x")
+    backend = FsspecBackend(Unreadable({}))
+    backend.upload_files([("/it's SSL.md", b"x"), ("/ok.md", b"x")])
+    assert backend.read("/it's SSL.md").code == "permission_denied"
+    found = backend.grep("x")
     assert ([match.path for match in found.unwrap()], found.skipped) == (["/ok.md"], 1)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from support.command_line import deepfs
+from support.copies import contents, fill
 
 SOURCE = {"a": "1", "dir/b": "2", "dir/deep/c.log": "3", ".hid": "4"}
 GONE = {"gone/x": "5", "gone/y.log": "6", "gone/.env": "7", "gone/.cache/k": "8"}
@@ -14,15 +15,12 @@ TARGET = {"a": "old", "dir/b": "2", **GONE}
 
 
 def lay(root: Path, files: dict[str, str]) -> Path:
-    for name, content in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(content)
-    return root
+    return fill(root, {name: content.encode() for name, content in files.items()})
 
 
 def held(root: Path) -> dict[str, str]:
     """The contents of the files and, with a slash behind their names, the empty directories."""
-    found = {str(path.relative_to(root)): path.read_text() for path in root.rglob("*") if path.is_file()}
+    found = {name: content.decode() for name, content in contents(root).items()}
     empty = [path for path in root.rglob("*") if path.is_dir() and not any(path.iterdir())]
     return found | {f"{path.relative_to(root)}/": "" for path in empty}
 

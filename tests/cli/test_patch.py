@@ -4,6 +4,7 @@ import os
 import random
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,14 +20,18 @@ REFUSED = re.compile(r"changes a binary file|needs lines of context")
 """Why a diff that fits is refused. An insertion at the start of a file, without context, may be for an empty file."""
 
 
+def chances(number: int, request: pytest.FixtureRequest) -> Iterator[tuple[str, random.Random]]:
+    """Sources of random numbers, each with the seed that makes it again."""
+    base = int(request.config.getoption("--hypothesis-seed") or random.randrange(2**32))
+    for each in range(number):
+        yield f"{base} {each}", random.Random(f"{base} {each}")
+
+
 @pytest.mark.needs("git")
 @pytest.mark.parametrize("pairs", few_or_many(40, 10_000, seconds=7_200))
 def test_random_trees_become_what_git_makes_of_them(pairs: int, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    base = int(request.config.getoption("--hypothesis-seed") or random.randrange(2**32))
     same = 0
-    for number in range(pairs):
-        seed = f"{base} {number}"
-        chance = random.Random(seed)
+    for seed, chance in chances(pairs, request):
         before = random_tree(chance)
         lay(tmp_path / "old", before)
         lay(tmp_path / "new", changed(chance, before))
@@ -188,11 +193,8 @@ def test_a_mode_is_set_back_where_the_rest_of_the_patch_fails(tmp_path: Path) ->
 
 @pytest.mark.parametrize("pairs", few_or_many(40, 10_000, seconds=7_200))
 def test_differences_of_trees_are_applied_whole(pairs: int, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    base = int(request.config.getoption("--hypothesis-seed") or random.randrange(2**32))
     same = 0
-    for number in range(pairs):
-        seed = f"{base} {number}"
-        chance = random.Random(seed)
+    for seed, chance in chances(pairs, request):
         before = random_tree(chance)
         after = changed(chance, before)
         lay(tmp_path / "files", before)

@@ -7,21 +7,20 @@ from pathlib import Path
 import pytest
 
 from support.command_line import deepfs
+from support.copies import contents, fill
 
 SOURCE = {"a": "1", "dir/b": "2", "dir/deep/c.log": "3", ".hid": "4"}
-TARGET = {"a": "old", "dir/b": "2", "gone/x": "5", "gone/y.log": "6"}
+GONE = {"gone/x": "5", "gone/y.log": "6", "gone/.env": "7", "gone/.cache/k": "8"}
+TARGET = {"a": "old", "dir/b": "2", **GONE}
 
 
 def lay(root: Path, files: dict[str, str]) -> Path:
-    for name, content in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(content)
-    return root
+    return fill(root, {name: content.encode() for name, content in files.items()})
 
 
 def held(root: Path) -> dict[str, str]:
     """The contents of the files and, with a slash behind their names, the empty directories."""
-    found = {str(path.relative_to(root)): path.read_text() for path in root.rglob("*") if path.is_file()}
+    found = {name: content.decode() for name, content in contents(root).items()}
     empty = [path for path in root.rglob("*") if path.is_dir() and not any(path.iterdir())]
     return found | {f"{path.relative_to(root)}/": "" for path in empty}
 
@@ -31,8 +30,19 @@ MIRRORED: list[tuple[list[str], dict[str, str]]] = [
     (["--delete"], SOURCE),
     (["--delete", "--exclude", "*.log"], {"a": "1", "dir/b": "2", ".hid": "4", "gone/y.log": "6"}),
     (["--delete", "--exclude", "gone", "--exclude", "deep"], {**TARGET, "a": "1", ".hid": "4"}),
+    (["--delete", "--exclude", "*"], TARGET),
+    (["--delete", "--exclude", "gone/**", "--exclude", ".*"], {"a": "1", **GONE, "dir/b": "2", "dir/deep/c.log": "3"}),
+    (["--delete", "--exclude", "gone/", "--include", "**"], {**SOURCE, **GONE}),
     (["--include", "dir"], {**TARGET, "dir/deep/c.log": "3"}),
-    (["--include", "*.log", "--delete"], {"a": "old", "dir/b": "2", "dir/deep/c.log": "3", "gone/x": "5"}),
+    (
+        ["--include", "*.log", "--delete"],
+        {
+            "a": "old",
+            "dir/b": "2",
+            "dir/deep/c.log": "3",
+            **{name: GONE[name] for name in GONE if name != "gone/y.log"},
+        },
+    ),
     (["--include", "dir/**", "--exclude", "dir/deep/**"], TARGET),
     (["--dry-run", "--delete"], TARGET),
 ]
@@ -55,9 +65,9 @@ def test_a_dry_run_tells_what_the_run_does(tmp_path: Path) -> None:
     source, target = lay(tmp_path / "source", SOURCE), lay(tmp_path / "target", TARGET)
     told = deepfs("sync", "-n", "--delete", source, target).lines
     copied = [f"copy {source}/{name}" for name in (".hid", "a", "dir/deep/c.log")]
-    assert sorted(told) == sorted([*copied, f"delete {target}/gone/x", f"delete {target}/gone/y.log"])
+    assert sorted(told) == sorted([*copied, *(f"delete {target}/{name}" for name in GONE)])
     done = json.loads(deepfs("sync", "--json", "--delete", source, target).out)
-    assert (done["files"], done["skipped"], done["deleted"]) == (3, 1, 2)
+    assert (done["files"], done["skipped"], done["deleted"]) == (3, 1, 4)
     assert deepfs("sync", "-n", "--delete", source, target).out == ""
     assert deepfs("sync", "-n", source, f"sqlite:///{tmp_path}/none.db").status == 1
     assert deepfs("sync", "-n", source, tmp_path / "none").status == 0

@@ -40,6 +40,7 @@ from deepfs.policy import (
     ReadOnlyBackend,
     TracedBackend,
 )
+from deepfs.policy.keeping import KeepingBackend
 from deepfs.policy.observing import ObservedBackend
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
 from deepfs.sandboxes.landlock import LandlockSandbox
@@ -123,6 +124,7 @@ WRAPPERS: Final[Mapping[type[WrapperBackend], Callable[[BackendProtocol], Wrappe
     ObservedBackend: lambda inner: AuditedBackend(inner, lambda record: None),
     TracedBackend: TracedBackend,
     HistoryBackend: HistoryBackend,
+    KeepingBackend: HistoryBackend,
     ReadOnlyBackend: ReadOnlyBackend,
     ChangePolicy: ChangePolicy,
     QuotaBackend: lambda inner: QuotaBackend(inner, max_files=1_000_000),

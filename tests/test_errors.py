@@ -3,6 +3,7 @@
 import copy
 import pickle
 import re
+from pathlib import Path
 
 from deepfs import errors
 from deepfs.errors import DeepFSError, ErrorCode, error_about, error_class, error_of, quote
@@ -146,5 +147,8 @@ class TestTexts:
         assert quote("/" + "x" * 299) == "'/" + "x" * 299 + "'"
 
 
-def test_every_code_has_a_status_of_a_failure() -> None:
-    assert all(400 <= code.http_status <= 507 for code in ErrorCode)
+def test_the_documentation_has_the_status_of_each_code() -> None:
+    page = (Path(__file__).parents[1] / "docs/errors.md").read_text("utf-8")
+    rows = re.findall(r"^\| (`[^|]*`) \| (\d+) \|", page, re.MULTILINE)
+    told = {code: int(status) for codes, status in rows for code in re.findall(r"`(\w+)`", codes)}
+    assert told == {code.value: code.http_status for code in ErrorCode}

@@ -44,7 +44,7 @@ from deepfs.cli.session import (
     run_command,
 )
 from deepfs.errors import DeepFSError, ErrorCode, NotSupportedError, quote
-from deepfs.search.globs import compile_glob
+from deepfs.search.globs import compile_tree
 from deepfs.storage.gathering import gather_each
 from deepfs.text import paths
 from deepfs.text.access import keep_inside
@@ -524,17 +524,17 @@ class TreeMerge:
 
         A pattern that matches a directory is about all that is in it.
         """
-        includes, excludes = map(compile_glob, self._options.includes), map(compile_glob, self._options.excludes)
-        included, excluded = [*includes], [*excludes]
+        included = [compile_tree(pattern, is_relative=True) for pattern in self._options.includes]
+        excluded = [compile_tree(pattern, is_relative=True) for pattern in self._options.excludes]
         if not included and not excluded:
             return entries
 
         def is_chosen(path: str) -> bool:
-            relative = paths.relative(path, top)
-            names = [name[1:] for name in (*paths.ancestors(f"/{relative}"), f"/{relative}")]
-            if any(glob.matches(name) for glob in excluded for name in names):
+            relative = f"/{paths.relative(path, top)}"
+            names = (*paths.ancestors(relative), relative)
+            if any(tree.matches(name) for tree in excluded for name in names):
                 return False
-            return not included or any(glob.matches(name) for glob in included for name in names)
+            return not included or any(tree.matches(name) for tree in included for name in names)
 
         chosen = {entry.path for entry in entries if entry.kind != "directory" and is_chosen(entry.path)}
         chosen |= {top, *(above for path in chosen for above in paths.ancestors(path))}

@@ -51,6 +51,27 @@ def test_a_directory_becomes_like_another(tmp_path: Path, options: list[str], ex
     assert held(tmp_path / "result") == expected
 
 
+DOTTED = ("build/k", "build/.env", "build/.cache/x", "sub/build/k", "sub/build/.h", ".debug.log", "z")
+LEFT_ALONE: list[tuple[str, set[str]]] = [
+    ("build/**", {"build/k", "build/.env", "build/.cache/x"}),
+    ("build/*", {"build/k", "build/.env", "build/.cache/x"}),
+    ("build/", {"build/k", "build/.env", "build/.cache/x", "sub/build/k", "sub/build/.h"}),
+    ("/build/", {"build/k", "build/.env", "build/.cache/x"}),
+    ("{build/.cache/,z}", {"build/.cache/x", "z"}),
+    ("*.log", {".debug.log"}),
+    ("*", {*DOTTED}),
+]
+
+
+@pytest.mark.parametrize(("pattern", "stays"), LEFT_ALONE)
+def test_what_is_excluded_stays_also_if_its_name_has_a_dot(tmp_path: Path, pattern: str, stays: set[str]) -> None:
+    source, target = lay(tmp_path / "source", {"a": ""}), lay(tmp_path / "target", dict.fromkeys(DOTTED, ""))
+    assert deepfs("sync", "--delete", "--exclude", pattern, source, target).status == 0
+    assert held(target).keys() - {"a"} == stays
+    assert deepfs("sync", "--include", pattern, target, tmp_path / "back").status == 0
+    assert held(tmp_path / "back").keys() - {"a"} == stays
+
+
 def test_a_dry_run_tells_what_the_run_does(tmp_path: Path) -> None:
     source, target = lay(tmp_path / "source", SOURCE), lay(tmp_path / "target", TARGET)
     told = deepfs("sync", "-n", "--delete", source, target).lines

@@ -218,6 +218,8 @@ def test_addresses(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert deepfs("write", "sqlite:///files.db/new", "x").status == 0
     assert deepfs("write", "sqlite:///new.db/x", "x").status == 1
     assert not (tmp_path / "new.db").exists()
+    assert deepfs("write", "sqlite:///files.db#/what?.md", "x").status == 0
+    assert "a path that has a '?' goes behind '#'" in deepfs("cat", "sqlite:///files.db/what?.md").err
 
 
 def test_write_of_the_standard_input_is_exact(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ class _Subcommands(click.Group):
             return None
         command = getattr(import_module(f"deepfs.cli.{_HOMES[name]}"), name)
         assert isinstance(command, click.Command)
+        command.short_help = command.get_short_help_str(limit=200)  # Whole, on as many lines as it takes.
         if not any(parameter.name == "on" for parameter in command.params):
             command.params.append(_make_on_option())
         return command
@@ -106,8 +107,8 @@ def _backend_url(on: str) -> str:
     show_default=True,
     help="How clients reach the server.",
 )
-@click.option("--host", help="The address to listen at, for http.")
-@click.option("--port", type=click.IntRange(0, 65_535), help="The port, for http; 0 takes a free one.")
+@click.option("--host", metavar="HOST", help="The address to listen at, for http.")
+@click.option("--port", metavar="PORT", type=click.IntRange(0, 65_535), help="The port, for http; 0 takes a free one.")
 @click.option("--read-only", is_flag=True, help="Refuse changes.")
 @click.option("--reference-names", is_flag=True, help="Offer the tools of the reference filesystem server.")
 def mcp(

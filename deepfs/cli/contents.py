@@ -88,8 +88,10 @@ async def _lines(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
 
 @click.command()
 @files_argument
-@click.option("-n", "--lines", type=click.IntRange(0), default=10, show_default=True, help="How many lines.")
-@click.option("-c", "--bytes", "size", type=click.IntRange(0), help="How many bytes instead.")
+@click.option(
+    "-n", "--lines", metavar="N", type=click.IntRange(0), default=10, show_default=True, help="How many lines."
+)
+@click.option("-c", "--bytes", "size", metavar="N", type=click.IntRange(0), help="How many bytes instead.")
 @in_session()
 async def head(session: Session, files: tuple[str, ...], lines: int, size: int | None) -> None:
     """Write the first lines of files. No more of a file is fetched than needed."""

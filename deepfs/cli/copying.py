@@ -524,8 +524,8 @@ class TreeMerge:
 
         A pattern that matches a directory is about all that is in it.
         """
-        included = [compile_tree(pattern, anywhere=True) for pattern in self._options.includes]
-        excluded = [compile_tree(pattern, anywhere=True) for pattern in self._options.excludes]
+        included = [compile_tree(pattern, is_relative=True) for pattern in self._options.includes]
+        excluded = [compile_tree(pattern, is_relative=True) for pattern in self._options.excludes]
         if not included and not excluded:
             return entries
 

@@ -114,7 +114,7 @@ def _write_entries(
 
 @click.command()
 @directory_argument
-@click.option("-L", "--depth", type=click.IntRange(1), help="Show so many levels.")
+@click.option("-L", "--depth", metavar="N", type=click.IntRange(1), help="Show so many levels.")
 @hidden_option
 @json_option
 @in_session(trouble=2, pages=True)
@@ -187,7 +187,7 @@ def _branches(found: dict[str, list[FileInfo]], top: str) -> Iterator[tuple[str,
 @json_option
 @in_session()
 async def stat(session: Session, files: tuple[str, ...]) -> None:
-    """Show what is known of files and directories; the version is that of --if-match."""
+    """Show what is known of files and directories; --if-match takes the version."""
     for text in files:
         place = await session.place(text)
         try:
@@ -224,7 +224,9 @@ async def _facts(place: AddressedPlace) -> dict[str, str | int]:
 
 @click.command()
 @addresses_argument
-@click.option("-d", "--depth", type=click.IntRange(0), default=0, help="Tell so many levels of directories, too.")
+@click.option(
+    "-d", "--depth", metavar="N", type=click.IntRange(0), default=0, help="Tell so many levels of directories, too."
+)
 @click.option("-b", "--bytes", "exact", is_flag=True, help="Write sizes as numbers of bytes.")
 @click.option(
     "-h", "--human-readable", is_flag=True, expose_value=False, help="Write them as 1.5K; this is the default."

@@ -116,19 +116,23 @@ class Screen:
         return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if self.is_coloured and text else text
 
     def columns(self, names: Sequence[str], styles: Sequence[str | None]) -> None:
-        """Write names in as many columns as the terminal has room for, sorted downwards."""
-        widths = [_cells(name) for name in names]
-        width = max(widths, default=0) + 2
-        rows = -(-len(names) // max(1, shutil.get_terminal_size().columns // width))
+        """Write names in as many columns as the terminal has room for, each as wide as it must be, sorted downwards."""
+        cells, room = [_cells(name) for name in names], shutil.get_terminal_size().columns
+        rows, widths = len(names), [0]
+        most = (room + 2) // (min(cells, default=0) + 2)
+        for count in range(min(len(names), most), 1, -1):
+            tried = -(-len(names) // count)
+            widths = [max(cells[start : start + tried]) + 2 for start in range(0, len(names), tried)]
+            if sum(widths) - 2 <= room:
+                rows = tried
+                break
         for row in range(rows):
-            row_indexes = range(row, len(names), rows)
-            cells = [
-                (names[index], styles[index], (width - widths[index]) * (index + rows < len(names)))
-                for index in row_indexes
-            ]
-            self.line(
-                "".join((self.style(name, style) if style else name) + " " * padding for name, style, padding in cells)
-            )
+            line = ""
+            for index, width in zip(range(row, len(names), rows), widths, strict=False):
+                style = styles[index]
+                padding = (width - cells[index]) * (index + rows < len(names))
+                line += (self.style(names[index], style) if style else names[index]) + " " * padding
+            self.line(line)
 
     def diff(self, diff: str) -> None:
         """Write a unified diff."""

@@ -17,6 +17,7 @@ from anyio import to_thread
 from msgspec.structs import replace
 
 from deepfs.cli.listing import find_levels
+from deepfs.cli.screen import count_noun
 from deepfs.cli.session import AddressedPlace, Session, addresses_argument, in_session, json_option
 from deepfs.errors import NotSupportedError
 from deepfs.operations import Grep
@@ -85,7 +86,7 @@ class _Bound(click.ParamType["tuple[int, int, int]"]):
 @click.option("-type", "--type", "kind", type=click.Choice(["f", "d"]), help="Files only, or directories only.")
 @click.option("-size", "--size", type=_Bound(_UNITS), metavar="[+-]N[ckMG]", help="Files of such a size, rounded up.")
 @click.option("-mtime", "--mtime", type=_Bound({"": 1}), metavar="[+-]N", help="What changed so many days ago.")
-@click.option("-maxdepth", "--maxdepth", type=click.IntRange(0), help="Go so many levels down.")
+@click.option("-maxdepth", "--maxdepth", metavar="N", type=click.IntRange(0), help="Go so many levels down.")
 @json_option
 @in_session()
 async def find(session: Session, addresses: tuple[str, ...], maxdepth: int | None, **given: Any) -> None:
@@ -162,10 +163,12 @@ _NO_WORD: Final = r"[^\pL\pM\pN_]"
 @click.option("-w", "--word-regexp", "words", is_flag=True, help="What matches must be whole words.")
 @click.option("-v", "--invert-match", "inverted", is_flag=True, help="Find the lines that do not match.")
 @click.option("-g", "--glob", metavar="GLOB", help="Search the files that match; by default all but dot files.")
-@click.option("-A", "--after-context", "after", type=_COUNT, help="Show lines after matches.")
-@click.option("-B", "--before-context", "before", type=_COUNT, help="Show lines before matches.")
-@click.option("-C", "--context", "around", type=_COUNT, default=0, help="Show lines before and after matches.")
-@click.option("-m", "--max-count", "most", type=click.IntRange(1), help="End after so many matches.")
+@click.option("-A", "--after-context", "after", metavar="N", type=_COUNT, help="Show lines after matches.")
+@click.option("-B", "--before-context", "before", metavar="N", type=_COUNT, help="Show lines before matches.")
+@click.option(
+    "-C", "--context", "around", metavar="N", type=_COUNT, default=0, help="Show lines before and after matches."
+)
+@click.option("-m", "--max-count", "most", metavar="N", type=click.IntRange(1), help="End after so many matches.")
 @click.option("-o", "--only-matching", "parts", is_flag=True, help="Write only the parts of lines that match.")
 @click.option("-l", "--files-with-matches", "files", is_flag=True, help="Write the names of files only.")
 @click.option("-c", "--count", "counts", is_flag=True, help="Write the number of matching lines of each file.")
@@ -209,7 +212,7 @@ async def grep(session: Session, addresses: tuple[str, ...], **given: Any) -> No
         if wanted.needs_whole_lines and any(len(match.text) == MAX_LINE for match in result.matches or ()):
             session.report(f"{title}: of long lines, only {MAX_LINE:,} characters are looked at", status=2)
         if result.skipped:
-            session.screen.note(f"deepfs grep: {title}: {result.skipped} files could not be searched")
+            session.screen.note(f"deepfs grep: {title}: {count_noun(result.skipped, 'file')} could not be searched")
 
 
 class _Wanted(NamedTuple):

@@ -70,9 +70,11 @@ async def restore(session: Session, address: str, version: int) -> None:
 
 @click.command()
 @click.argument("change", required=False)
-@click.option("--run", help="Undo all that a run of an agent changed, or another undo.")
+@click.option("--run", metavar="RUN", help="Undo all that a run of an agent changed, or another undo.")
 @click.option("--list", "lists", is_flag=True, help="List the latest changes, newest first.")
-@click.option("-n", "limit", type=click.IntRange(1), default=20, show_default=True, help="The most to list.")
+@click.option(
+    "-n", "limit", metavar="N", type=click.IntRange(1), default=20, show_default=True, help="The most to list."
+)
 @click.option("--force", is_flag=True, help="Bring back what others changed since, too.")
 @json_option
 @in_session(pages=True)

@@ -259,10 +259,13 @@ class _ThreadOptions(Struct, kw_only=True, forbid_unknown_fields=True):
 
 def _convert_options(options: Mapping[str, str], kind: type[Struct]) -> dict[str, Any]:
     """The options as keyword arguments, each of its type. Raises ValueError that names the wrong one."""
+    known = ", ".join({**dict.fromkeys(kind.__struct_fields__), "read_only": None})
+    for name, value in options.items():
+        if name not in kind.__struct_fields__ and not value:  # As in `sqlite:///files.db/what?.md`.
+            raise ValueError(f"what follows '?' in a URL are options ({known}); a path that has a '?' goes behind '#'")
     try:
         made = convert(dict(options), kind, strict=False)
     except ValidationError as error:
-        known = ", ".join({**dict.fromkeys(kind.__struct_fields__), "read_only": None})
         raise ValueError(f"an option of the URL cannot be used: {error}. The options are {known}.") from None
     values = {name: getattr(made, name) for name in kind.__struct_fields__}
     return {name: value for name, value in values.items() if value is not None}

@@ -144,7 +144,7 @@ async def _plan(backend: BackendProtocol, patch: FilePatch) -> FileChange:
     read = await backend.aread(path, 0, WHOLE_FILE)
     if patch.action == "add":
         return await _addition(backend, path, patch, read)
-    before, is_binary = _content(read, patch)
+    before, is_binary = _extract_content(read, patch)
     changed = FileChange(patch.action, path, _version(read, before), before, is_binary=is_binary)
     if patch.action == "update" or patch.exact is not None:
         changed = await _apply_hunks(changed, patch)
@@ -159,7 +159,7 @@ async def _plan(backend: BackendProtocol, patch: FilePatch) -> FileChange:
     return changed
 
 
-def _content(read: ReadResult, patch: FilePatch) -> tuple[str, bool]:
+def _extract_content(read: ReadResult, patch: FilePatch) -> tuple[str, bool]:
     """The content of a file, and whether it is binary. A unified diff shows a BOM, which a read leaves out."""
     data = _check_read(read).file_data
     content = data.content if data else ""
@@ -176,7 +176,7 @@ async def _addition(backend: BackendProtocol, path: str, patch: FilePatch, read:
     if patch.copy_of is None:
         return added
     source = paths.normalize(patch.copy_of)
-    content, is_binary = _content(await backend.aread(source, 0, WHOLE_FILE), patch)
+    content, is_binary = _extract_content(await backend.aread(source, 0, WHOLE_FILE), patch)
     copied = await _apply_hunks(FileChange("update", source, ABSENT, content, is_binary=is_binary), patch)
     if is_binary:
         raise PatchError(f"{display_path(source)} is binary. Only text files can be copied by a patch.")

@@ -157,7 +157,7 @@ class Cgroup:
                 path = os.path.join(group, file)
                 with suppress(OSError):
                     if os.path.exists(path):
-                        _put(path, str(value))
+                        _write_text(path, str(value))
                         self._enforced.add(file)
 
     @property
@@ -189,7 +189,7 @@ class Cgroup:
                 sleep(0.001)
 
 
-def _put(path: str, text: str) -> None:
+def _write_text(path: str, text: str) -> None:
     with open(path, "w") as file:
         file.write(text)
 
@@ -216,7 +216,7 @@ def _members(group: str) -> list[int]:
 def _kill(group: str) -> None:
     """Kill what is in a group."""
     try:
-        _put(f"{group}/cgroup.kill", "1")
+        _write_text(f"{group}/cgroup.kill", "1")
     except OSError:
         for pid in _members(group):
             with suppress(OSError):

@@ -100,37 +100,34 @@ def compile_glob(pattern: str) -> "GlobPattern":
 
 
 @lru_cache(maxsize=1024)
-def compile_tree(pattern: str, *, anywhere: bool = False) -> "Tree":
+def compile_tree(pattern: str, *, is_relative: bool = False) -> "Tree":
     """The matcher of a pattern for absolute paths of files and directories, for rules about a tree.
 
     The syntax is that of `compile_glob`, with three differences: names that start with `.` are names like any other,
-    `/a/**` includes `/a` itself, and `/a/` is the same as `/a/**`.
-
-    Args:
-        pattern: The pattern. It starts with `/`.
-        anywhere: Whether it may start without, as one of `compile_glob`: without a `/` before its end, it is about a
-            name at any depth.
+    `/a/**` includes `/a` itself, and `/a/` is the same as `/a/**`. A pattern that starts with no `/` is refused, unless
+    it `is_relative`: then it is about a name at any depth if no `/` is before its end, and else about a whole path.
     """
     if not isinstance(pattern, str):
         raise TypeError(f"a pattern of paths is a string, not {type(pattern).__name__}")
     try:
         _check_text(pattern)
-        return Tree(pattern, list(_trees(pattern, anywhere)))
+        return Tree(pattern, list(_trees(pattern, is_relative=is_relative)))
     except _RefusedGlobError as refusal:
         raise InvalidPatternError(pattern, str(refusal), kind="pattern of paths") from None
 
 
-def _trees(pattern: str, anywhere: bool) -> Iterator[list[str]]:
+def _trees(pattern: str, *, is_relative: bool) -> Iterator[list[str]]:
     """Yield the segments of each alternative of a pattern of paths; an empty list stands for the root."""
     for alternative in _expand(pattern):
-        if anywhere and not alternative.startswith(("/", "!")):
-            alternative = f"/{alternative}" if "/" in alternative[:-1] else f"/**/{alternative}"
-        if not alternative.startswith("/"):
+        directory = alternative.rstrip("/")
+        if not is_relative and not alternative.startswith("/"):
             raise _RefusedGlobError("it must start with '/'")
-        if not alternative.strip("/"):
+        if not directory and not is_relative:
             yield []
-            continue
-        yield _segments(f"{alternative}**" if alternative.endswith("/") else alternative)
+        elif directory and directory != alternative:
+            yield _segments(f"{directory}/**" if "/" in directory else f"**/{directory}/**")
+        else:
+            yield _segments(alternative)
 
 
 class Tree:

@@ -1,5 +1,6 @@
-"""Commands beside coreutils, findutils, GNU grep and ripgrep: the same answer, or a different one for a reason."""
+"""Commands beside coreutils, findutils, grep, ripgrep and rclone: the same answer, or another one for a reason."""
 
+import json
 import os
 import shlex
 import shutil
@@ -12,6 +13,7 @@ from typing import Final
 import pytest
 
 from support.command_line import deepfs
+from support.copies import contents, fill
 
 FILES: Final = {
     "a.txt": "alpha\nBeta beta\nalphabet\n\nfoo-bar foo_bar foo.bar\nx alpha\n",
@@ -127,12 +129,30 @@ DIFFERENT: Final[dict[str, tuple[str, str]]] = {
 }
 
 
+# What rclone is given, and what deepfs.
+COPIED: Final = [
+    ("copy src new", "cp -rT src new"),
+    ("copy src other", "cp -rT src other"),
+    ("copy src/b.py other/in", "cp -t other/in src/b.py"),
+    ("copy --ignore-existing src other", "cp -rTn src other"),
+    ("move src new", "mv -T src new"),
+    ("sync src other", "sync --delete src other"),
+    ("sync --dry-run src other", "sync --dry-run --delete src other"),
+    ("sync --exclude 'deep/**' src other", "sync --delete --exclude 'deep/**' src other"),
+    ("sync --exclude 'gone/' src other", "sync --delete --exclude 'gone/' src other"),
+    ("sync --exclude '*.py' src other", "sync --delete --exclude '*.py' src other"),
+    ("sync --exclude '*' src other", "sync --delete --exclude '*' src other"),
+    ("sync --include '*.py' src other", "sync --delete --include '*.py' src other"),
+    ("sync --include 'deep/**' src other", "sync --delete --include 'deep/**' src other"),
+]
+
+
 def theirs(command: str) -> tuple[int, str]:
     program, *given = shlex.split(command)
     if program == "rg":
         given = ["--no-config", "--no-heading", "-H", "--sort=path", *given]
     path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]])  # That of the wheel.
-    env = {**os.environ, "LC_ALL": "C.UTF-8", "PATH": path}
+    env = {**os.environ, "LC_ALL": "C.UTF-8", "PATH": path, "RCLONE_CONFIG": os.devnull}
     done = subprocess.run(
         [shutil.which(program, path=path) or program, *given], capture_output=True, env=env, check=False
     )
@@ -150,3 +170,35 @@ def test_answers_are_the_same(other: str, ours: str, normalize: Normalize) -> No
 def test_answers_differ_for_the_reasons_that_are_known() -> None:
     for reason, (other, ours) in DIFFERENT.items():
         assert deepfs(*shlex.split(ours)).out != theirs(other)[1], reason
+
+
+@pytest.mark.needs("rclone")
+@pytest.mark.parametrize(("other", "ours"), COPIED)
+def test_trees_become_what_rclone_makes_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str, ours: str
+) -> None:
+    made: list[dict[str, bytes]] = []
+    for name in ("theirs", "ours"):
+        root = fill(tmp_path / name, {path: content.encode() for path, content in FILES.items()})
+        fill(root / "other", {"b.py": b"old", "in/x": b"", "gone/.x": b"", "deep/.kept": b"", "numbers.py": b""})
+        monkeypatch.chdir(root)
+        assert (theirs(f"rclone {other}")[0] if name == "theirs" else deepfs(*shlex.split(ours)).status) == 0
+        made.append(contents(root))
+    assert made[0] == made[1]
+    for one, two in (("theirs", "ours"), ("theirs/src", "ours/other"), ("ours/src/deep", "theirs/other")):
+        first, second = tmp_path / one, tmp_path / two
+        if first.exists():
+            status, told = theirs(f"rclone check --combined - {first} {second}")
+            outcome = deepfs("diff", "-q", first, second)
+            assert outcome.status == status
+            assert len(outcome.lines) == sum(not line.startswith("= ") for line in told.splitlines())
+
+
+@pytest.mark.needs("rclone")
+def test_sizes_are_those_that_rclone_counts() -> None:
+    assert json.loads(theirs("rclone size --json src")[1])["bytes"] == int(deepfs("du", "src").out.split()[0])
+    rows = [line.split(maxsplit=1) for line in theirs("rclone ls src")[1].splitlines()]
+    found = [json.loads(line) for line in deepfs("find", "src", "-type", "f", "--json").lines]
+    assert sorted((f"src/{name}", int(size)) for size, name in rows) == sorted(
+        (row["path"], row["size"]) for row in found
+    )

@@ -164,7 +164,7 @@ def test_files_that_cannot_be_searched_are_counted(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"needle\0")
     outcome = deepfs("grep", "needle", tmp_path)
     assert (outcome.status, outcome.out) == (1, "")
-    assert outcome.err == f"deepfs grep: {tmp_path}: 1 files could not be searched\n"
+    assert outcome.err == f"deepfs grep: {tmp_path}: 1 file could not be searched\n"
 
 
 @on_both
@@ -218,6 +218,8 @@ def test_addresses(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert deepfs("write", "sqlite:///files.db/new", "x").status == 0
     assert deepfs("write", "sqlite:///new.db/x", "x").status == 1
     assert not (tmp_path / "new.db").exists()
+    assert deepfs("write", "sqlite:///files.db#/what?.md", "x").status == 0
+    assert "a path that has a '?' goes behind '#'" in deepfs("cat", "sqlite:///files.db/what?.md").err
 
 
 def test_write_of_the_standard_input_is_exact(tmp_path: Path) -> None:
@@ -326,6 +328,17 @@ def test_on_a_terminal_lines_fit_and_nothing_forges_them(tmp_path: Path, columns
     assert found == f"\x1b[35mfile-07.txt\x1b[0m\n\x1b[32m1\x1b[0m:{needle} \\x1b[2J\\x07 and {needle}\n"
     plain = on_terminal(["grep", "needle"], columns=columns, cwd=tmp_path, NO_COLOR="1")
     assert plain == "file-07.txt\n1:needle \\x1b[2J\\x07 and needle\n"
+
+
+def test_each_column_is_as_wide_as_its_names(tmp_path: Path) -> None:
+    for name in ("a", "b" * 50, "c", "d", "日本", "日本語"):
+        (tmp_path / name).write_text("")
+    assert on_terminal(["ls"], columns=60, cwd=tmp_path) == f"a{' ' * 51}d\n{'b' * 50}  日本\nc{' ' * 51}日本語\n"
+    assert on_terminal(["ls"], columns=57, cwd=tmp_path).count("\n") == 6
+
+
+def test_the_list_of_commands_cuts_nothing() -> None:
+    assert "..." not in deepfs("--help").out.replace("[ARGS]...", "")
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,8 @@
 """`deepfs patch` and `deepfs diff`: the same tree as by git, or a refusal that says why."""
 
 import os
-import random
 import re
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,27 +12,19 @@ from deepfs import SqliteBackend
 from deepfs.cli.app import app
 from support.command_line import deepfs
 from support.counts import few_or_many
-from support.patched_trees import as_files, changed, lay, random_tree
+from support.patched_trees import as_files, lay, random_pairs
 
 REFUSED = re.compile(r"changes a binary file|needs lines of context")
 """Why a diff that fits is refused. An insertion at the start of a file, without context, may be for an empty file."""
-
-
-def chances(number: int, request: pytest.FixtureRequest) -> Iterator[tuple[str, random.Random]]:
-    """Sources of random numbers, each with the seed that makes it again."""
-    base = int(request.config.getoption("--hypothesis-seed") or random.randrange(2**32))
-    for each in range(number):
-        yield f"{base} {each}", random.Random(f"{base} {each}")
 
 
 @pytest.mark.needs("git")
 @pytest.mark.parametrize("pairs", few_or_many(40, 10_000, seconds=7_200))
 def test_random_trees_become_what_git_makes_of_them(pairs: int, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     same = 0
-    for seed, chance in chances(pairs, request):
-        before = random_tree(chance)
+    for seed, chance, before, after in random_pairs(pairs, request.config):
         lay(tmp_path / "old", before)
-        lay(tmp_path / "new", changed(chance, before))
+        lay(tmp_path / "new", after)
         options = [option for option in ("-M", "-C", "--binary") if chance.random() < 0.4]
         context = chance.choice([0, 1, 3, 3, 3])
         diff = git("diff", "--no-index", f"-U{context}", *options, "old", "new", cwd=tmp_path).stdout
@@ -194,9 +184,7 @@ def test_a_mode_is_set_back_where_the_rest_of_the_patch_fails(tmp_path: Path) ->
 @pytest.mark.parametrize("pairs", few_or_many(40, 10_000, seconds=7_200))
 def test_differences_of_trees_are_applied_whole(pairs: int, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     same = 0
-    for seed, chance in chances(pairs, request):
-        before = random_tree(chance)
-        after = changed(chance, before)
+    for seed, chance, before, after in random_pairs(pairs, request.config):
         lay(tmp_path / "files", before)
         lay(tmp_path / "new", after)
         form = chance.choice([f"{tmp_path}/{{}}", f"file://{tmp_path}/{{}}#/"])

@@ -3,9 +3,14 @@
 import os
 import random
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["Tree", "as_files", "changed", "lay", "random_tree"]
+import pytest
+
+from support.fuzzing import seed_of
+
+__all__ = ["Tree", "as_files", "changed", "lay", "random_pairs"]
 
 Tree = dict[str, tuple[bytes, int]]
 """The content and the mode of each file."""
@@ -34,6 +39,16 @@ def lay(root: Path, tree: Tree) -> Path:
         (root / name).write_bytes(content)
         (root / name).chmod(mode)
     return root
+
+
+def random_pairs(pairs: int, config: pytest.Config) -> Iterator[tuple[str, random.Random, Tree, Tree]]:
+    """Yield for each pair its seed, the chance that goes on from it, a tree, and the tree after some changes."""
+    base = seed_of(config)
+    for number in range(pairs):
+        seed = f"{base} {number}"
+        chance = random.Random(seed)
+        before = random_tree(chance)
+        yield seed, chance, before, changed(chance, before)
 
 
 def random_tree(chance: random.Random) -> Tree:

@@ -257,7 +257,11 @@ def test_matches_what_the_oracle_matches(tree: object) -> None:
         with pytest.raises(InvalidPatternError):
             compile_glob(written(tree))
         return
-    glob = compile_glob(written(tree))
+    try:
+        glob = compile_glob(written(tree))
+    except InvalidPatternError as refusal:
+        assume("stands for too much" not in str(refusal))  # Few alternatives may be long ones.
+        raise
     expected = [names for names in PATHS if any(fits(reading, names) for reading in readings if reading)]
     assert [names for names in PATHS if glob.matches("/".join(names))] == expected
     above = {"/".join(names[:depth]) for names in expected for depth in range(len(names))}

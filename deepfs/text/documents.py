@@ -17,6 +17,8 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile
 
 MAX_MEMORY: Final = 1024**3
 """The most bytes of memory for a document, where the system limits that."""
+MAX_CPU_SECONDS: Final = 60
+"""For a document whose reader has ended, and kills nothing any more."""
 MAX_TEXT_BYTES: Final = 8_000_000
 """Of a longer text the rest is left out."""
 MAX_XML_BYTES: Final = 64_000_000
@@ -171,8 +173,8 @@ class _Body:
             self.lines.append(f"{line}\n")
 
 
-_COPIES: Final = ("Fallback", "moveFrom")
-"""What programs show that do not know the other form, and where text was before it was moved."""
+_COPIES: Final = ("Fallback", "moveFrom", "del", "pPrChange")
+"""What programs show that do not know the other form, and what was there before a change that is tracked."""
 _SPACES: Final = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
 _READERS: Final[Mapping[str, Callable[[bytes], Iterator[str]]]] = {"pdf": pdf_text, "docx": docx_text}
 
@@ -182,6 +184,7 @@ def main(kind: str) -> Status:
     with suppress(ImportError, OSError, ValueError):  # Windows has no such limit, and macOS refuses it.
         import resource
 
+        resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_SECONDS, MAX_CPU_SECONDS))
         resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
     logging.disable()
     left = MAX_TEXT_BYTES

@@ -86,6 +86,8 @@ WORD = {
     p(t("x"), '<w:pStyle w:val="ListBullet"/><w:numPr/>'): ["- x"],
     f"<w:tbl><w:tr><w:tc>{p(t('1'))}{p(t('2'))}</w:tc><w:tc>{p(t('3'))}</w:tc></w:tr></w:tbl>": ["1 2 | 3"],
     p(f"<w:delText>gone</w:delText><w:moveFrom>{t('from')}</w:moveFrom>"): [""],
+    p(t("now"), '<w:pPrChange><w:pPr><w:pStyle w:val="Heading1"/></w:pPr></w:pPrChange>'): ["now"],
+    p("</w:r><w:del><w:r><w:tab/></w:r></w:del><w:r>" + t("b")): ["b"],
     p(f"{t('out')}<w:pict><w:txbxContent>{p(t('in'))}</w:txbxContent></w:pict><Fallback>{t('in')}</Fallback>"): [
         "in",
         "out",

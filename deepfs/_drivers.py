@@ -228,8 +228,8 @@ _SHOWN: Final = (
     (r"\b(bearer|basic)\s+[^\s\"'<>]+", r"\1 …"),
     (r"(-----BEGIN).*?(?:-----END[^-]*-----|$)", r"\1…"),
     (rf"({_SECRET}\W{{0,3}}[=:]\s{{0,2}}\\?){_VALUE}", r"\1…"),
-    (r"\b(A[KS]IA)\w{16}\b", r"\1…"),
-    (r"(\bDETAIL:\s).*", r"\1…"),  # PostgreSQL quotes the row.
+    (r"\b((?-i:A[KS]IA))\w{16}\b", r"\1…"),
+    (r"((?-i:\bDETAIL:)\s).*", r"\1…"),  # PostgreSQL quotes the row.
 )
 """What may hold a secret, and what is shown of it."""
 _SECRETS: Final = [(re.compile(pattern, re.IGNORECASE), shown) for pattern, shown in _SHOWN]

@@ -185,7 +185,7 @@ class ChangeLog:
 
 def new_record(directory: str, run: str | None) -> str:
     """The path of the file of a new change."""
-    return paths.join(directory, f"{_time.next():%Y%m%dT%H%M%S.%fZ}-{_tag(run)}-{token_hex(4)}")
+    return paths.join(directory, f"{_clock.next():%Y%m%dT%H%M%S.%fZ}-{_tag(run)}-{token_hex(4)}")
 
 
 class _Clock:
@@ -201,7 +201,7 @@ class _Clock:
             return self._latest
 
 
-_time = _Clock()
+_clock = _Clock()
 
 
 def time_of(name: str) -> str:

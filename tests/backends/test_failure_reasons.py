@@ -381,6 +381,7 @@ def test_what_drivers_say_stays_readable() -> None:
         'database "x" does not exist',
         'password authentication failed for user "u"',
         "Connect call failed ('127.0.0.1', 1)",
+        "Error detail: the bucket is being moved",
         "<Code>NoSuchBucket</Code><Message>The specified bucket does not exist</Message>",
     ):
         assert redact(text) == text

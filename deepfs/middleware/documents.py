@@ -5,6 +5,7 @@ import subprocess
 import sys
 from base64 import b64decode
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Final
 
 from deepfs.errors import InvalidContentError, NotSupportedError
@@ -63,10 +64,7 @@ def _read(deadline: Deadline, path: str, content: str, kind: str) -> str:
     except OSError as error:
         raise NotSupportedError(path, "no process can be started that reads it") from error
     with process:
-        try:
-            text = _communicate(process, b64decode(content), deadline, path)
-        finally:
-            process.kill()
+        text = _communicate(process, b64decode(content), deadline, path)
     if process.returncode == Status.NEEDS_PYPDF:
         raise NotSupportedError(path, 'the text of PDF needs pypdf: pip install "deepfs[documents]"')
     if process.returncode != Status.DONE:
@@ -75,10 +73,12 @@ def _read(deadline: Deadline, path: str, content: str, kind: str) -> str:
 
 
 def _communicate(process: "subprocess.Popen[bytes]", content: bytes, deadline: Deadline, path: str) -> bytes:
-    given: bytes | None = content
-    while True:
+    # In a thread, since `communicate(timeout=…)` sends no more input after its first timeout.
+    with ThreadPoolExecutor(1) as thread:
+        output = thread.submit(process.communicate, content)
         try:
-            return process.communicate(given, _STEP_S)[0]
-        except subprocess.TimeoutExpired:
-            given = None  # It goes on with what it was given first.
-        deadline.check(path)
+            while not wait([output], _STEP_S).done:
+                deadline.check(path)
+        finally:
+            process.kill()
+        return output.result()[0]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 from typing import Any
-from zipfile import ZIP_BZIP2, ZIP_DEFLATED, ZipFile
+from zipfile import ZIP_BZIP2, ZIP_DEFLATED, ZIP_STORED, ZipFile
 from zlib import compress
 
 import anyio
@@ -196,6 +196,13 @@ def test_a_document_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(documents, "MAX_SECONDS", 0.2)
     assert "Time is up for '/a.pdf'" in read(HEAVY, limit=1000)
     assert [process.returncode for process in started] == [-9]
+
+
+def test_a_process_that_starts_slowly_gets_all_of_its_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import time; time.sleep(0.3)")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(documents, "MAX_SECONDS", 30)
+    assert lines_of(read(docx_of(p(t("a" * 300_000)), compression=ZIP_STORED), "/a.docx"))[0].startswith("aaa")
 
 
 @pytest.mark.both_loops

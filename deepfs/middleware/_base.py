@@ -141,6 +141,10 @@ AsyncToolHandler: TypeAlias = Callable[[ToolCallRequest], Awaitable[ToolResult]]
 """What `wrap_tool_call` and its async form call."""
 
 
+# For a coroutine function, LangChain's agents make a span, at the cost of two jobs in threads a call, traced or not. So
+# the async forms of the hooks are plain functions, which return the coroutine to wait for.
+
+
 class RequestMiddleware(AgentMiddleware[Any, Any, Any]):
     """Middleware that changes each request to the model by `modify_request`, which waits for nothing."""
 
@@ -154,9 +158,9 @@ class RequestMiddleware(AgentMiddleware[Any, Any, Any]):
         """Change the request."""
         return handler(self.modify_request(request))
 
-    async def awrap_model_call(self, request: ModelRequest[Any], handler: AsyncHandler) -> ModelResponse[Any]:
+    def awrap_model_call(self, request: ModelRequest[Any], handler: AsyncHandler) -> Any:
         """As `wrap_model_call`."""
-        return await handler(self.modify_request(request))
+        return handler(self.modify_request(request))
 
 
 class PromptMiddleware(RequestMiddleware):
@@ -238,9 +242,9 @@ class ModelCallSteps(AgentMiddleware[Any, Any, Any]):
         """Do what the class says of a call of the model."""
         return run_steps(self._model_call(request, handler))
 
-    async def awrap_model_call(self, request: ModelRequest[Any], handler: AsyncHandler) -> Any:
+    def awrap_model_call(self, request: ModelRequest[Any], handler: AsyncHandler) -> Coroutine[Any, Any, Any]:
         """As `wrap_model_call`."""
-        return await arun_steps(self._model_call(request, handler))
+        return arun_steps(self._model_call(request, handler))
 
 
 class ToolCallSteps(AgentMiddleware[Any, Any, Any]):
@@ -255,6 +259,6 @@ class ToolCallSteps(AgentMiddleware[Any, Any, Any]):
         """Do what the class says of a call of a tool."""
         return run_steps(self._tool_call(request, handler))
 
-    async def awrap_tool_call(self, request: ToolCallRequest, handler: AsyncToolHandler) -> ToolResult:
+    def awrap_tool_call(self, request: ToolCallRequest, handler: AsyncToolHandler) -> Coroutine[Any, Any, ToolResult]:
         """As `wrap_tool_call`."""
-        return await arun_steps(self._tool_call(request, handler))
+        return arun_steps(self._tool_call(request, handler))

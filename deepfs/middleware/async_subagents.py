@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal, NotRequired, TypeAlias, cast
 import anyio
 from langchain.agents.middleware import hook_config
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
-from langchain_core.tools import BaseTool, StructuredTool, ToolException
+from langchain_core.tools import BaseTool, ToolException
 from langgraph.prebuilt import ToolRuntime
 from langgraph.types import Command
 from pydantic import BaseModel, Field
@@ -41,6 +41,7 @@ from deepfs.middleware.delegation import (
 )
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.remote_tasks import PARENT, RemoteTasks, open_client, serialize_context
+from deepfs.middleware.tools import Tool
 from deepfs.sync import run_sync
 
 __all__ = [
@@ -587,7 +588,7 @@ def _tool(name: str, description: str, schema: type[BaseModel], act: Callable[..
     async def coroutine(runtime: Runtime, **arguments: Any) -> Any:
         return await arun_steps(act(runtime, **arguments))
 
-    return StructuredTool(
+    return Tool(
         name=name,
         description=description,
         args_schema=schema,

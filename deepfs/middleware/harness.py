@@ -1,9 +1,9 @@
 """The state and the order of an agent's middleware, and what a profile changes: prompt, descriptions and tools."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Final, Required
 
-from langchain_core.messages import AnyMessage, RemoveMessage, SystemMessage, ToolCall, ToolMessage
+from langchain_core.messages import AIMessage, AnyMessage, RemoveMessage, SystemMessage, ToolCall, ToolMessage
 from langchain_core.tools import BaseTool
 from langgraph.channels.delta import DeltaChannel
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
@@ -18,8 +18,11 @@ from deepfs.middleware._base import (
     AsyncToolHandler,
     ModelRequest,
     RequestMiddleware,
+    Steps,
     TodoListMiddleware,
+    ToolCallSteps,
     ToolHandler,
+    step_of_call,
 )
 from deepfs.middleware._messages import ToolResult, with_prompt
 from deepfs.middleware.approvals import ApprovalMiddleware
@@ -27,6 +30,7 @@ from deepfs.middleware.delegation import Middleware, Tools
 from deepfs.middleware.filesystem import FilesystemMiddleware
 from deepfs.middleware.patch_tool_calls import UnansweredCallsMiddleware
 from deepfs.middleware.subagents import SubAgentMiddleware
+from deepfs.middleware.tools import Tool
 from deepfs.policy.rules import FilesystemPermission
 from deepfs.profiles.registry import HarnessProfile
 
@@ -218,18 +222,40 @@ def _name_of(tool: Any) -> str:
 # --- without a prompt ------------------------------------------------------------------------------------------------
 
 
-class TodoMiddleware(TodoListMiddleware[Any, Any]):
-    """The todo tool without a system prompt. LangChain's class appends even an empty prompt, which providers refuse."""
+class TodoMiddleware(ToolCallSteps, TodoListMiddleware[Any, Any]):
+    """The todo tool without a system prompt. LangChain's class appends even an empty prompt, which providers refuse.
 
-    trace_policy = TRACE_POLICY
+    Several lists in one turn are refused when they are called, not by a step of the graph at every turn.
+    """
 
     wrap_model_call: Any = AgentMiddleware.wrap_model_call
     awrap_model_call: Any = AgentMiddleware.awrap_model_call
+    after_model: Any = AgentMiddleware.after_model
+    aafter_model: Any = AgentMiddleware.aafter_model
+
+    def __init__(self, tool_description: str) -> None:
+        super().__init__(tool_description=tool_description)
+        self.tools: list[BaseTool] = [Tool(**dict(tool)) for tool in self.tools]
+
+    def _tool_call(self, request: ToolCallRequest, handler: Callable[..., Any]) -> Steps[ToolResult]:
+        """Refuse a list beside another one of the same turn."""
+        call = request.tool_call
+        if call["name"] == "write_todos" and _count_calls(request.state, call) > 1:
+            text = "Error: Nothing was changed: write_todos takes the whole list, so call it once in a turn."
+            return ToolMessage(text, name=call["name"], tool_call_id=call["id"] or "", status="error")
+        result: ToolResult = yield step_of_call(handler, request)
+        return result
 
     @property
     def name(self) -> str:
         """The name of LangChain's class, so that each of the two classes can replace the other."""
         return "TodoListMiddleware"
+
+
+def _count_calls(state: Any, call: ToolCall) -> int:
+    """How many calls of the tool there are in the turn of `call`."""
+    turns = (message.tool_calls for message in reversed(state["messages"]) if isinstance(message, AIMessage))
+    return [each["name"] for each in next(turns, [])].count(call["name"])
 
 
 class DelegationMiddleware(SubAgentMiddleware):

@@ -25,6 +25,7 @@ from deepfs.middleware._base import (
 from deepfs.middleware._messages import with_prompt
 from deepfs.middleware.prompts import PROMPTS, check_template
 from deepfs.middleware.provider_caching import MAX_BREAKPOINTS, count_breakpoints
+from deepfs.storage.gathering import gather_each
 from deepfs.text.arguments import check_string
 from deepfs.text.visible import one_line, without_tags
 from deepfs.types import ReadResult
@@ -132,7 +133,8 @@ class MemoryMiddleware(AgentMiddleware[Any, Any, Any]):
     async def _prepare(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
         system = request.system_message
         if self.system_prompt is not None:
-            reads = [(path, await self.backend.aread(path, 0, _LINES)) for path in self.sources]
+            found = await gather_each(lambda path: self.backend.aread(path, 0, _LINES), self.sources)
+            reads = list(zip(self.sources, found, strict=True))
             shown = [_show(path, read) for path, read in reads]
             missing = {path for path, read in reads if read.code is ErrorCode.FILE_NOT_FOUND}
             for path in missing - self._missing:  # Told once: the agent may be meant to write it.

@@ -1,7 +1,7 @@
 """The middleware that answers calls of tools without a result, which no provider accepts."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 from uuid import uuid4
@@ -9,12 +9,12 @@ from uuid import uuid4
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 
-from deepfs.middleware._base import TRACE_POLICY, AgentMiddleware, AsyncHandler, Handler, ModelRequest, ModelResponse
+from deepfs.middleware._base import ModelCallSteps, ModelRequest, ModelResponse, Steps, step_of_call
 
 __all__ = ["REMOVE_ALL_MESSAGES", "PatchToolCallsMiddleware"]
 
 
-class UnansweredCallsMiddleware(AgentMiddleware[Any, Any, Any]):
+class UnansweredCallsMiddleware(ModelCallSteps):
     """Adds an error message for each tool call that has no result in the conversation.
 
     A result is missing if the user continues without answering an interrupt, if a run was stopped while its tools ran,
@@ -25,15 +25,9 @@ class UnansweredCallsMiddleware(AgentMiddleware[Any, Any, Any]):
     nothing could answer it otherwise.
     """
 
-    trace_policy = TRACE_POLICY
-
-    def wrap_model_call(self, request: ModelRequest[Any], handler: Handler) -> ModelResponse[Any]:
+    def _model_call(self, request: ModelRequest[Any], handler: Callable[..., Any]) -> Steps[ModelResponse[Any]]:
         """Add the missing results to the request, and the missing ids to the answer."""
-        return give_ids(handler(request.override(messages=_add_answers(request.messages))))
-
-    async def awrap_model_call(self, request: ModelRequest[Any], handler: AsyncHandler) -> ModelResponse[Any]:
-        """As `wrap_model_call`."""
-        return give_ids(await handler(request.override(messages=_add_answers(request.messages))))
+        return give_ids((yield step_of_call(handler, request.override(messages=_add_answers(request.messages)))))
 
 
 def _add_answers(messages: Sequence[AnyMessage]) -> list[AnyMessage]:

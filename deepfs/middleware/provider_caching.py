@@ -61,12 +61,12 @@ class ProviderCaching(AgentMiddleware[Any, Any, Any]):
             return handler(request)
         return middleware.wrap_model_call(request, lambda marked: handler(_add(marked, request)))
 
-    async def awrap_model_call(self, request: ModelRequest[Any], handler: AsyncHandler) -> Any:
+    def awrap_model_call(self, request: ModelRequest[Any], handler: AsyncHandler) -> Any:
         """As `wrap_model_call`."""
         middleware = self._for(request.model)
         if middleware is None:
-            return await handler(request)
-        return await middleware.awrap_model_call(request, lambda marked: handler(_add(marked, request)))
+            return handler(request)
+        return middleware.awrap_model_call(request, lambda marked: handler(_add(marked, request)))
 
 
 # --- breakpoints -----------------------------------------------------------------------------------------------------

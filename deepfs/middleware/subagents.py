@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final, Protocol, cast, runtime_checkable
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import SystemMessage
 from langchain_core.runnables import Runnable, RunnableConfig
-from langchain_core.tools import BaseTool, StructuredTool, ToolException
+from langchain_core.tools import BaseTool, ToolException
 from langgraph.prebuilt import ToolRuntime
 from langsmith.run_helpers import get_tracing_context, tracing_context
 from pydantic import Field
@@ -44,6 +44,7 @@ from deepfs.middleware.delegation import (
 from deepfs.middleware.filesystem import FilesystemMiddleware, give_rules, rules_of
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.skills import skills_of
+from deepfs.middleware.tools import Tool
 from deepfs.policy.rules import FilesystemPermission, check_rules
 
 __all__ = [
@@ -333,7 +334,7 @@ class _RefusingTask(AgentMiddleware[Any, Any, Any]):
 def _tool(
     description: str, func: Callable[..., Any], coroutine: Callable[..., Awaitable[Any]] | None = None
 ) -> BaseTool:
-    return StructuredTool(
+    return Tool(
         name="task",
         description=description,
         args_schema=TaskToolSchema,

@@ -1,13 +1,13 @@
 """The state and the order of an agent's middleware, and what a profile changes: prompt, descriptions and tools."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Final, Required
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, Required, cast
 
 from langchain_core.messages import AIMessage, AnyMessage, RemoveMessage, SystemMessage, ToolCall, ToolMessage
-from langchain_core.tools import BaseTool
+from langchain_core.tools import BaseTool, StructuredTool, ToolException
 from langgraph.channels.delta import DeltaChannel
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
-from langgraph.prebuilt.tool_node import ToolCallRequest
+from langgraph.prebuilt.tool_node import ToolCallRequest, ToolRuntime
 from langgraph.types import Overwrite
 
 from deepfs._langgraph.private import messages_reducer
@@ -18,11 +18,8 @@ from deepfs.middleware._base import (
     AsyncToolHandler,
     ModelRequest,
     RequestMiddleware,
-    Steps,
     TodoListMiddleware,
-    ToolCallSteps,
     ToolHandler,
-    step_of_call,
 )
 from deepfs.middleware._messages import ToolResult, with_prompt
 from deepfs.middleware.approvals import ApprovalMiddleware
@@ -222,11 +219,13 @@ def _name_of(tool: Any) -> str:
 # --- without a prompt ------------------------------------------------------------------------------------------------
 
 
-class TodoMiddleware(ToolCallSteps, TodoListMiddleware[Any, Any]):
+class TodoMiddleware(TodoListMiddleware[Any, Any]):
     """The todo tool without a system prompt. LangChain's class appends even an empty prompt, which providers refuse.
 
-    Several lists in one turn are refused when they are called, not by a step of the graph at every turn.
+    Several lists in one turn are refused by the tool, not by a step of the graph at every turn.
     """
+
+    trace_policy = TRACE_POLICY
 
     wrap_model_call: Any = AgentMiddleware.wrap_model_call
     awrap_model_call: Any = AgentMiddleware.awrap_model_call
@@ -235,27 +234,27 @@ class TodoMiddleware(ToolCallSteps, TodoListMiddleware[Any, Any]):
 
     def __init__(self, tool_description: str) -> None:
         super().__init__(tool_description=tool_description)
-        self.tools: list[BaseTool] = [Tool(**dict(tool)) for tool in self.tools]
+        [tool] = self.tools
+        write = cast("StructuredTool", tool).func
+        assert write is not None  # LangChain gives both forms.
 
-    def _tool_call(self, request: ToolCallRequest, handler: Callable[..., Any]) -> Steps[ToolResult]:
-        """Refuse a list beside another one of the same turn."""
-        call = request.tool_call
-        if call["name"] == "write_todos" and _count_calls(request.state, call) > 1:
-            text = "Error: Nothing was changed: write_todos takes the whole list, so call it once in a turn."
-            return ToolMessage(text, name=call["name"], tool_call_id=call["id"] or "", status="error")
-        result: ToolResult = yield step_of_call(handler, request)
-        return result
+        def write_todos(runtime: ToolRuntime[Any, Any], todos: list[Any]) -> Any:
+            messages = runtime.state["messages"]
+            calls = next((each.tool_calls for each in reversed(messages) if isinstance(each, AIMessage)), [])
+            if [call["name"] for call in calls].count(tool.name) > 1:
+                raise ToolException("Error: Nothing was changed: call write_todos once in a turn, with the whole list.")
+            return write(runtime, todos)
+
+        async def awrite_todos(runtime: ToolRuntime[Any, Any], todos: list[Any]) -> Any:
+            return write_todos(runtime, todos)
+
+        given = {"func": write_todos, "coroutine": awrite_todos, "handle_tool_error": True}
+        self.tools: list[BaseTool] = [Tool(**{**dict(tool), **given})]
 
     @property
     def name(self) -> str:
         """The name of LangChain's class, so that each of the two classes can replace the other."""
         return "TodoListMiddleware"
-
-
-def _count_calls(state: Any, call: ToolCall) -> int:
-    """How many calls of the tool there are in the turn of `call`."""
-    turns = (message.tool_calls for message in reversed(state["messages"]) if isinstance(message, AIMessage))
-    return [each["name"] for each in next(turns, [])].count(call["name"])
 
 
 class DelegationMiddleware(SubAgentMiddleware):

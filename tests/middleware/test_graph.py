@@ -1,5 +1,6 @@
 """create_deep_agent with all its parts together."""
 
+import asyncio
 import sys
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,34 @@ def test_an_agent_plans_works_and_delegates(backend: BackendProtocol, invoke: In
     assert state["todos"] == [{"content": "write", "status": "in_progress"}]
     assert {"write_todos", "task", "ls", "ping"} <= set(model.offered)
     assert PROMPTS["general_purpose"] in model.asked[2][0].text
+
+
+def test_two_todo_lists_in_one_turn_are_refused(invoke: Invoke) -> None:
+    lists = [call("write_todos", todos=[{"content": name, "status": "pending"}]) for name in ("a", "b")]
+    _, agent = agent_of(calls(*lists), calls(lists[1]))
+    state = invoke(agent, GO)
+    assert ["once in a turn" in message.content for message in results(state)] == [True, True, False]
+    assert state["todos"] == [{"content": "b", "status": "pending"}]
+
+
+@pytest.mark.anyio
+async def test_a_turn_is_two_steps_and_no_job_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs: list[Any] = []
+    loop = asyncio.get_running_loop()
+    run = loop.run_in_executor
+    monkeypatch.setattr(loop, "run_in_executor", lambda *given: jobs.append(given) or run(*given))
+    model, agent = agent_of(calls(call("write_file", file_path="/a", content="x")), backend=MemoryBackend())
+    steps = [name async for update in agent.astream(GO, stream_mode="updates") for name in update]
+    assert steps == ["FilesystemMiddleware.before_agent", "model", "tools", "model"]
+    assert len(jobs) == len(model.asked)  # Each call of this model, which is not async.
+
+
+def test_agents_share_the_schemas_of_their_tools() -> None:
+    one, other = (agent_of()[1].nodes["tools"].bound.tools_by_name for _ in range(2))
+    assert {name for name, tool in one.items() if tool.tool_call_schema is not other[name].tool_call_schema} == set()
+    one["ls"].description = "Another."
+    assert one["ls"].tool_call_schema.model_json_schema()["description"] == "Another."
+    assert other["ls"].tool_call_schema.model_json_schema()["description"] != "Another."
 
 
 @pytest.mark.parametrize("backend", ["state", "composite"], indirect=True)

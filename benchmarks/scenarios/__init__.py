@@ -17,6 +17,7 @@ _MODULES: Final = {
     "growing": ("growth", "sqlite", "postgres"),
     "processes": ("processes", "boxes", "neighbour"),
     "agents": ("imports", "agents", "state", "skills", "checkpoints"),
+    "agents_at_work": ("agents_at_work",),
     "tool_calls": ("tool_calls",),
 }
 SCENARIOS: Final = {name: module for module, names in _MODULES.items() for name in names}

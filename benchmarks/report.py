@@ -202,7 +202,26 @@ def _limit(work: str, text: str, *figures: Figure) -> Row:
 _LITERALS: Final = ("def get_queryset", "import", "no such words in Django")
 _EDITS: Final = "edits, there and back"
 _STORED: Final = ("writes", _EDITS, "reads", "deletes", "greps")
+_AT_WORK: Final = "{} agents on {}, whose model takes 0 ms"
 _ROWS: Final = (
+    Row(
+        "50 agents at work on disk",
+        "{}× as fast",
+        [ratio("agents_at_work", _AT_WORK.format(50, "disk"))],
+        "the event loop waits {} ms at most",
+        [measured("agents_at_work", "the event loop")],
+    ),
+    Row("1,000 agents at work on disk", "{}× as fast", [ratio("agents_at_work", _AT_WORK.format("1,000", "disk"))]),
+    Row(
+        "10 agents at work in state; in SQLite; in Postgres; on disk and in state",
+        "{}×; {}×; {}×; {}× as fast",
+        [
+            ratio("agents_at_work", _AT_WORK.format(10, storage))
+            for storage in ("state", "SQLite", "Postgres", "a composite of disk and state")
+        ],
+    ),
+    _limit("a turn", "{}× the CPU of a bare agent of LangChain", measured("agents_at_work", "a bare agent")),
+    _limit("an idle agent", "{} kB of memory", measured("agents_at_work", "an idle agent")),
     _reads("2,816 concurrent reads", "reads", "2,816 concurrent reads"),
     _reads("2,816 reads, one after another", "reads", "2,816 sequential reads"),
     _reads("2,816 reads by the sync method, in a script", "reads", "2,816 sync reads from a script"),
@@ -259,12 +278,13 @@ _ROWS: Final = (
 )
 
 _HEADLINES: Final = (
+    "50 agents at work on disk",
     "2,816 concurrent reads",
-    "grep `import` (14,504 lines), ripgrep installed",
     "four greps and four globs at once, ripgrep installed",
     "in a SQLite store: writes, edits, reads, deletes, greps",
     "1,000 reads and writes in graph state",
 )
+_HEADLINE_PLOTS: Final = ("agents-at-work",)
 
 
 def _shown(runs: Sequence[Record], rows: Iterable[Row]) -> str:
@@ -274,8 +294,18 @@ def _shown(runs: Sequence[Record], rows: Iterable[Row]) -> str:
 
 
 def headlines(runs: Sequence[Record]) -> str:
-    """A table of the few figures that say most, in Markdown."""
-    return f"\n{_shown(runs, (row for row in _ROWS if row.work in _HEADLINES))}\n"
+    """A table of the few figures that say most, and a plot, in Markdown."""
+    plots = {name: line for name, line in _plots(runs, "").items() if name in _HEADLINE_PLOTS}
+    return "\n".join(["", _shown(runs, (row for row in _ROWS if row.work in _HEADLINES)), *plots.values(), ""])
+
+
+def _plots(runs: Sequence[Record], top: str) -> dict[str, str]:
+    """The newest plot of each name, for a document below `top`."""
+    return {
+        plot.name: f"![{plot.title}]({top}benchmarks/results/{record.directory}/{plot.name}.png)\n"
+        for record in sorted(runs, key=lambda record: record.started_at)
+        for plot in record.plots
+    }
 
 
 def figures(runs: Sequence[Record]) -> str:
@@ -290,11 +320,7 @@ def figures(runs: Sequence[Record]) -> str:
     told = f"Every run met {len(bars) - len(missed)} of the {len(bars)} bars that we set ourselves."
     if missed:
         told = "\n".join([f"{told} At least one run missed these:", "", *missed])
-    plots = {
-        plot.name: f"![{plot.title}](../benchmarks/results/{record.directory}/{plot.name}.png)\n"
-        for record in sorted(runs, key=lambda record: record.started_at)
-        for plot in record.plots
-    }
+    plots = _plots(runs, "../")
     drawn = "".join(plots[name] for name in sorted(plots))
     return f"\nMeasured on:\n\n{measured}\n{_shown(runs, _ROWS)}\n{told}\n\n{drawn}\n"
 

@@ -297,6 +297,8 @@ async def _split(bench: Bench) -> None:
                 for name, arguments in _script(f"/notes/alone-{run}-{agent}.md", root, rounds):
                     await _operate(place.ours, name, arguments)
             costs["backend"].append((time.process_time() - started) / turns)
+    claim = "10 agents on disk: at most 3× the CPU of a bare agent, a turn"
+    bench.at_most(claim, 3, [one / other for one, other in zip(costs["all"], costs["bare"], strict=True)])
     cost = {name: median(each) * 1000 for name, each in costs.items()}
     rest = cost["all"] - cost["bare"] - cost["backend"]
     bench.note(

@@ -30,14 +30,14 @@ def text_block(text: str) -> dict[str, Any]:
 def is_blank(content: object) -> bool:
     """Whether the content of a message is empty or only white space. Providers refuse such messages and blocks."""
     if isinstance(content, str):
-        return not content.strip()
+        return not content or content.isspace()
     if not isinstance(content, list):
         return False
     texts = (
         block.get("text") or "" if isinstance(block, Mapping) and block.get("type") == "text" else block
         for block in content
     )
-    return all(isinstance(text, str) and not text.strip() for text in texts)
+    return all(isinstance(text, str) and (not text or text.isspace()) for text in texts)
 
 
 def with_prompt(message: SystemMessage | None, prompt: str) -> SystemMessage | None:

@@ -167,10 +167,10 @@ def results(root: Path, asked: Sequence[Question]) -> list[tuple[str, str, str]]
     calls = [Call("", question.tool, question.arguments, executes=False) for question in asked]
     ours, theirs = FilesystemMiddleware(FilesystemBackend(root)), PeerMiddleware(backend=PeerFiles(root, True))
     both = zip(_answers(calls, ours, ours), _answers(calls, theirs, theirs), strict=True)
-    return [(one.text, other.text, _printed(root, each)) for each, (one, other) in zip(asked, both, strict=True)]
+    return [(one.text, other.text, _run(root, each)) for each, (one, other) in zip(asked, both, strict=True)]
 
 
-def _printed(root: Path, question: Question) -> str:
+def _run(root: Path, question: Question) -> str:
     place = f"{root}{question.arguments['path']}".rstrip("/")
     command = [place if word == "{path}" else word for word in question.command]
     done = subprocess.run(command, cwd=root, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)

@@ -89,7 +89,7 @@ def test_a_quoted_name_is_what_a_model_writes_in_an_argument(name: str) -> None:
     alone = display_name(name)
     assert alone.isprintable()
     assert (json.loads(alone) if alone.startswith('"') else alone) == name
-    assert alone[0] not in " [</"
+    assert not alone.startswith((" ", "["))
 
 
 # --- content ---

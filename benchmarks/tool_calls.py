@@ -1,6 +1,7 @@
-"""Calls of tools that models make, right and wrong ones, and what both libraries answer."""
+"""Calls of tools that models make, right and wrong ones, and what both libraries and programs answer."""
 
 import json
+import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -14,6 +15,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from langchain_core.outputs import ChatResult
 from pydantic import Field
 
+from benchmarks.machine import ripgrep
 from deepfs import FilesystemBackend, FilesystemMiddleware
 from deepfs.backends.local_shell import LocalShellBackend
 
@@ -113,3 +115,63 @@ def _answer(agent: Any, model: Model) -> Answer:
     [message] = [each for each in model.seen if isinstance(each, ToolMessage)]
     content = message.content if isinstance(message.content, str) else json.dumps(message.content)
     return Answer(content, message.status == "error")
+
+
+class Question(NamedTuple):
+    """A call that lists or searches, and the command that answers the same, where `{path}` is the path of the call."""
+
+    tool: str
+    arguments: dict[str, Any]
+    command: tuple[str, ...]
+
+
+def _grep(output_mode: str, flag: str, pattern: str, path: str) -> Question:
+    command = (ripgrep(), "--no-config", "--no-ignore", "--no-heading", flag, "-F", pattern, "{path}")
+    return Question("grep", {"pattern": pattern, "path": path, "output_mode": output_mode}, command)
+
+
+def questions() -> list[Question]:
+    """What a model asks about the sources of Django."""
+    listed = ("/django", "/django/contrib/admin", "/django/db/models")
+    named = (
+        ("*.py", "/django/contrib/admin"),
+        ("*.html", "/"),
+        ("base.py", "/"),
+        ("django/db/backends/*/*.py", "/"),
+        ("urls.py", "/django"),
+    )
+    searched = (
+        ("class Migration", "/"),
+        ("def get_queryset", "/"),
+        ("SECRET_KEY", "/"),
+        ("import_module", "/django"),
+        ("RegexValidator", "/django"),
+        ("TODO", "/django"),
+        ("select_related", "/django/db"),
+        ("csrf_token", "/django/contrib/admin"),
+    )
+    modes = (("content", "-n"), ("files_with_matches", "-l"), ("count", "-c"))
+    files = (ripgrep(), "--no-config", "--no-ignore", "--files", "--glob")
+    return [
+        *(Question("ls", {"path": path}, ("ls", "-1ps", "--block-size=1", "{path}")) for path in listed),
+        *(Question("glob", {"pattern": name, "path": path}, (*files, name, "{path}")) for name, path in named),
+        *(_grep(*mode, *search) for mode in modes for search in searched),
+    ]
+
+
+def results(root: Path, asked: Sequence[Question]) -> list[tuple[str, str, str]]:
+    """The answers of deepfs, deepagents and the program, to each question about the files of `root`.
+
+    The program is given absolute paths, as models give them, and shows them as if `root` were the root.
+    """
+    calls = [Call("", question.tool, question.arguments, executes=False) for question in asked]
+    ours, theirs = FilesystemMiddleware(FilesystemBackend(root)), PeerMiddleware(backend=PeerFiles(root, True))
+    both = zip(_answers(calls, ours, ours), _answers(calls, theirs, theirs), strict=True)
+    return [(one.text, other.text, _run(root, each)) for each, (one, other) in zip(asked, both, strict=True)]
+
+
+def _run(root: Path, question: Question) -> str:
+    place = f"{root}{question.arguments['path']}".rstrip("/")
+    command = [place if word == "{path}" else word for word in question.command]
+    done = subprocess.run(command, cwd=root, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
+    return done.stdout.removesuffix("\n").replace(f"{root}/", "/")

@@ -105,8 +105,9 @@ def _ignores_by_long_lines(text: str) -> bool | None:
 
 OF_A_TEXT: Final[list[Any]] = [
     lines.check_text, lines.facts, lines.version, paths.is_visible, paths.normalize, visible.escape_controls,
-    visible.one_line, visible.output_text, visible.display_path, visible.visible, network.normal_host,
-    wire.printable, resources.uri_of, urls.parse_address, globs.literal_brackets, globs.brackets_read_as_name,
+    visible.one_line, visible.output_text, visible.display_name, visible.display_path, visible.visible,
+    network.normal_host, wire.printable, resources.uri_of, urls.parse_address, globs.literal_brackets,
+    globs.brackets_read_as_name,
     rendering.plain_error, rendering.sentence, anthropic_memory.cut_list, anthropic_memory.lines_of,
     utils.format_content_with_line_numbers, utils.regex_literal_hint, utils.sanitize_tool_call_id,
     utils.truncate_if_too_long, backend_answers.code_from, backend_answers.parse_numbered, errors.quote,
@@ -147,7 +148,9 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     "rendering.render_rows": lambda text: rendering.render_rows(text.split("\n"), 60_000),
     "rendering.number_lines": lambda text: rendering.number_lines("/a", _read(text), 0, 0, 60_000),
     "rendering.matches": lambda text: rendering.matches(_grep_result(text), "content"),
-    "rendering.entries": lambda text: rendering.entries([FileInfo(path=f"/{text}", is_dir=False, size=1)]),
+    "rendering.page_entries": lambda text: rendering.page_entries(
+        [FileInfo(path=f"/d/{text}", is_dir=False, size=1)], 0, 1, 60_000
+    ),
     "rendering.no_file": lambda text: rendering.no_file("/", text),
     "rendering.no_line": lambda text: rendering.no_line(GrepRequest(text, None, text), "/", is_whole=True),
     "rendering.render_error": lambda text: rendering.render_error(errors.NotFoundError(text)),

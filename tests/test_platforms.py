@@ -103,7 +103,7 @@ def test_without_what_windows_lacks_there_are_flat_backends_and_agents(tmp_path:
     assert printed.splitlines() == [
         "['/a.txt', '/db/a.txt', '/o/a.txt', '/s/a.txt']",
         "two",
-        "['/db/a.txt\\t3', 'Done.']",
+        "['/db:\\na.txt\\t3', 'Done.']",
     ]
 
 

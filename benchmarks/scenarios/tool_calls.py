@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Final
 
 from anyio import to_thread
+from langchain_core.messages.utils import count_tokens_approximately
 
+from benchmarks import inputs
 from benchmarks.bench import Bench
-from benchmarks.tool_calls import Answered, answers
+from benchmarks.tool_calls import Answered, answers, questions, results
 
 _NEXT_STEP: Final = re.compile(
     r"did you mean|nearest directory|\b(?:set|give|choose|correct|copy|read|find|list|name|use|add|look|leave|need|"
@@ -39,3 +41,26 @@ async def tool_calls(bench: Bench) -> None:
         f"{len(answered)} calls: {ours:,} characters of answers with deepfs, {theirs:,} with deepagents; "
         f"{failed[0]} and {failed[1]} of them are errors."
     )
+    await to_thread.run_sync(_results, bench)
+
+
+_PROGRAMS: Final = {"ls": "ls -ps", "glob": "rg --files", "grep": "rg"}
+
+
+def _results(bench: Bench) -> None:
+    asked = questions()
+    shown = results(inputs.django(), asked)
+    for tool, program in _PROGRAMS.items():
+        texts = [each for question, each in zip(asked, shown, strict=True) if question.tool == tool]
+        for ours, theirs, printed in texts:
+            # The size that ls prints is before a name, and the number of a line behind a path.
+            rows = printed.split("\n")[1:] if tool == "ls" else printed.split("\n")
+            named = [row.split()[-1] if tool == "ls" else row.partition(":")[0] for row in rows]
+            assert named, "there must be something to show"
+            assert all(name in ours and name in theirs for name in named), "all must show the same"
+        ours, theirs, printed = (count_tokens_approximately([*side]) for side in zip(*texts, strict=True))
+        bench.at_most(f"Results of {tool}: at most the tokens of {program}", 1, [ours / printed])
+        bench.note(
+            f"Results of {tool} for {len(texts)} questions about Django: {ours:,} tokens with deepfs, {theirs:,} with "
+            f"deepagents, {printed:,} as `{program}` prints them."
+        )

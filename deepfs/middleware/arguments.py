@@ -33,7 +33,8 @@ def _within(least: int, most: float = inf) -> AfterValidator:
     return AfterValidator(check)
 
 
-# Schemas are sent with each request, so they have no bounds, and no defaults that go without saying.
+# Schemas are sent with each request, so they have no bounds, and neither defaults nor descriptions that go without
+# saying. What is described here is not in the description of the tool.
 Count = Annotated[int, _within(0)]
 Positive = Annotated[int, _within(1)]
 ContextLines = Annotated[int, _within(0, MAX_CONTEXT_LINES)]
@@ -98,9 +99,9 @@ class ToolArguments(BaseModel):
 class LsArguments(ToolArguments):
     tool = "ls"
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {"path": _DIRECTORY}
-    path: str = Field("/", description="Absolute path.")
-    offset: Count = Field(default_factory=int, description="Entries to skip.")
-    limit: Positive = Field(1000, description="Most entries.")
+    path: str = "/"
+    offset: Count = Field(default_factory=int)
+    limit: Positive = 1000
 
 
 class ReadArguments(ToolArguments):
@@ -108,7 +109,7 @@ class ReadArguments(ToolArguments):
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {"file_path": _FILE}
     file_path: str = Field(description="Absolute path.")
     offset: int = Field(default_factory=int, description="Lines to skip; below 0 it counts from the end.")
-    limit: Positive = Field(500, description="Most lines to read.")
+    limit: Positive = 500
     column: Count = Field(default_factory=int, description="Characters of the first line to skip.")
 
 
@@ -118,9 +119,9 @@ class WriteArguments(ToolArguments):
         "file_path": _FILE,
         "content": ("contents", "text", "file_text"),
     }
-    file_path: str = Field(description="Absolute path.")
-    content: str = Field(description="The whole text.")
-    overwrite: bool = Field(default_factory=bool, description="Replace an existing file.")
+    file_path: str
+    content: str
+    overwrite: bool = Field(default_factory=bool)
 
 
 def _shorten(schema: dict[str, Any]) -> None:
@@ -139,10 +140,10 @@ class TextEdit(BaseModel, extra="forbid", json_schema_extra=_shorten):
 class EditArguments(ToolArguments):
     tool = "edit_file"
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {"file_path": _FILE, "old_string": _OLD, "new_string": _NEW}
-    file_path: str = Field(description="Absolute path.")
-    old_string: str = Field(default_factory=str, description="The exact text to replace.")
-    new_string: str = Field(default_factory=str, description="What takes its place.")
-    replace_all: bool = Field(default_factory=bool, description="Replace every occurrence.")
+    file_path: str
+    old_string: str = Field(default_factory=str)
+    new_string: str = Field(default_factory=str)
+    replace_all: bool = Field(default_factory=bool)
     edits: list[TextEdit] = Field(default_factory=list, description="Several edits instead, all or none.")
 
     @model_validator(mode="after")
@@ -162,9 +163,9 @@ class GlobArguments(ToolArguments):
         "pattern": ("glob_pattern", "glob", "query"),
         "path": _DIRECTORY,
     }
-    pattern: str = Field(description="The glob pattern.")
-    path: str = Field("/", description="Directory to search.")
-    offset: Count = Field(default_factory=int, description="Paths to skip.")
+    pattern: str
+    path: str = "/"
+    offset: Count = Field(default_factory=int)
 
 
 class GrepArguments(ToolArguments):
@@ -178,20 +179,20 @@ class GrepArguments(ToolArguments):
         "max_count": ("head_limit", "max_results", "limit"),
     }
     ignored: ClassVar[tuple[str, ...]] = ("-n",)
-    pattern: str = Field(description="The text to find.")
-    path: str = Field("/", description="Directory or file to search.")
-    glob: str = Field(default_factory=str, description="Search only files such as `*.py`.")
-    output_mode: OutputMode = Field("files_with_matches", description="Paths, numbered lines, or counts.")
-    regex: bool = Field(default_factory=bool, description="The pattern is a regular expression.")
-    ignore_case: bool = Field(default_factory=bool, description="Ignore case.")
-    context_lines: ContextLines = Field(default_factory=int, description="Lines around a match.")
-    max_count: Count = Field(default_factory=int, description="Most matches.")
+    pattern: str
+    path: str = Field("/", description="Directory or file.")
+    glob: str = Field(default_factory=str, description="Only files such as `*.py`.")
+    output_mode: OutputMode = "files_with_matches"
+    regex: bool = Field(default_factory=bool)
+    ignore_case: bool = Field(default_factory=bool)
+    context_lines: ContextLines = Field(default_factory=int)
+    max_count: Count = Field(default_factory=int, description="Most matches in all files.")
 
 
 class DeleteArguments(ToolArguments):
     tool = "delete"
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {"file_path": _FILE}
-    file_path: str = Field(description="Absolute path.")
+    file_path: str
 
 
 class MoveArguments(ToolArguments):
@@ -200,16 +201,16 @@ class MoveArguments(ToolArguments):
         "source": ("src", "source_path", "old_path", "from"),
         "destination": ("dst", "dest", "destination_path", "new_path", "to"),
     }
-    source: str = Field(description="What to move.")
+    source: str
     destination: str = Field(description="Its new path.")
-    overwrite: bool = Field(default_factory=bool, description="Replace an existing file.")
+    overwrite: bool = Field(default_factory=bool)
 
 
 class ExecuteArguments(ToolArguments):
     tool = "execute"
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {"command": ("cmd",), "timeout": ("timeout_seconds",)}
     ignored: ClassVar[tuple[str, ...]] = ("description",)
-    command: str = Field(description="The shell command.")
+    command: str
     timeout: Seconds = Field(default_factory=float, description="Seconds; 0 is the default.")
 
 

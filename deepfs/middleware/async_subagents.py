@@ -15,7 +15,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from langchain_core.tools import BaseTool, ToolException
 from langgraph.prebuilt import ToolRuntime
 from langgraph.types import Command
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from deepfs.middleware._base import AgentState, CallStep, PromptMiddleware, Steps, arun_steps, run_steps
@@ -282,8 +282,8 @@ class AsyncSubAgentState(AgentState[Any]):
 
 
 class StartAsyncTaskSchema(BaseModel):
-    description: str = Field(description="The whole task, and what to report.")
-    subagent_type: str = Field(description="Name of the subagent.")
+    description: str
+    subagent_type: str
 
 
 class CheckAsyncTaskSchema(BaseModel):

@@ -17,7 +17,7 @@ from deepfs.operations import Grep
 from deepfs.process import stop_note, time_up
 from deepfs.search.globs import literal_brackets
 from deepfs.text.paths import ancestors, join, normalize, relative
-from deepfs.text.visible import ESCAPES_NOTE, display_path, escape_controls, fence, one_line, output_text
+from deepfs.text.visible import ESCAPES_NOTE, display_name, display_path, escape_controls, fence, one_line, output_text
 from deepfs.types import ExecuteResponse, FileInfo, GrepMatch, GrepResult, ReadResult, Result
 
 MAX_RESULT_CHARS: Final = 60_000
@@ -85,10 +85,20 @@ def _take_fitting(rows: Iterable[str], room: int) -> Iterator[str]:
         yield row
 
 
-def entries(found: Iterable[FileInfo]) -> list[str]:
-    """A row for each entry: its path, and the size of a file if known."""
-    named = ((display_path(info.path), info) for info in found)
-    return [name if info.size is None or info.is_dir else f"{name}\t{info.size}" for name, info in named]
+def page_entries(found: Sequence[FileInfo], offset: int, limit: int, budget: int, *notes: str) -> _Page:
+    """The page of a listing, as of `page_rows`: the path of the directory, and under it names, with the sizes of files.
+
+    Entries of the root, and of a directory whose path takes too much room, are shown by their paths.
+    """
+    directory = found[0].path.rstrip("/").rpartition("/")[0] if found else ""
+    head = f"{display_path(directory)}:\n" if directory else ""
+    if len(head) > budget // 4:
+        head = ""
+    show, prefix = (display_name, f"{directory}/") if head else (display_path, "")
+    named = ((show(info.path.removeprefix(prefix)), info) for info in found)
+    rows = [name if info.size is None or info.is_dir else f"{name}\t{info.size}" for name, info in named]
+    page = page_rows(rows, offset, limit, budget - len(head), *notes)
+    return page._replace(text=f"{head}{page.text}") if page.shown else page
 
 
 # --- matches ---------------------------------------------------------------------------------------------------------

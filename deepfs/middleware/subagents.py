@@ -10,7 +10,6 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.tools import BaseTool, ToolException
 from langgraph.prebuilt import ToolRuntime
 from langsmith.run_helpers import get_tracing_context, tracing_context
-from pydantic import Field
 
 from deepfs.backends.state import FilesystemState
 from deepfs.middleware._base import (
@@ -71,8 +70,8 @@ TASK_TOOL_DESCRIPTION: Final = PROMPTS["task"]
 class TaskToolSchema(ToolArguments):  # Without a docstring, which would be sent to models.
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {"description": ("prompt", "task", "instructions")}
     ignored: ClassVar[tuple[str, ...]] = ("runtime",)  # ToolNode adds it.
-    description: str = Field(description="The whole task, and what to report.")
-    subagent_type: str = Field(description="Name of the subagent.")
+    description: str
+    subagent_type: str
 
 
 class SubAgentMiddleware(PromptMiddleware):

@@ -40,12 +40,12 @@ from deepfs.middleware.rendering import (
     TextPlace,
     ToolAnswer,
     command_output,
-    entries,
     into_directory,
     matches,
     no_file,
     no_line,
     number_lines,
+    page_entries,
     page_rows,
     plain_error,
     render_error,
@@ -228,7 +228,7 @@ class FileOperations:
         result = await self.backend.als(path)
         failed = await self._partial("ls", result, result.entries, path)
         skipped = f"{result.skipped:,} names are no text (UTF-8) and are not shown" if result.skipped else ""
-        page = page_rows(entries(result.entries or ()), offset, limit, self._chars, skipped, failed)
+        page = page_entries(result.entries or (), offset, limit, self._chars, skipped, failed)
         return ToolAnswer(page.text or f"[{_absolute(path)} is empty]", result, page.shown)
 
     async def read_file(self, file_path: str, offset: int, limit: int, column: int) -> ToolAnswer:

@@ -40,6 +40,12 @@ def display_path(path: str) -> str:
     return path if path.isprintable() and path.startswith("/") else dumps(path)
 
 
+def display_name(name: str) -> str:
+    """A name for a line of its own: as it is, or as a JSON string if it could be mistaken for something else."""
+    is_plain = name.isprintable() and name[:1] not in ("", " ", '"') and ": " not in name
+    return name if is_plain and not _NOTE_LIKE.match(name) else dumps(name)
+
+
 def escape_controls(text: str) -> str:
     """Content with control characters and line breaks other than LF as escapes; a tab stays."""
     return text if text.isascii() and text.isprintable() else _UNSEEN.sub(_escape, text)

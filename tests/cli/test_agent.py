@@ -202,9 +202,13 @@ def test_control_characters_reach_no_output(agent: Agent) -> None:
 
 
 def test_a_failing_model_is_an_error(agent: Agent) -> None:
-    out, err = agent.run("x", script='[[turn]]\ncalls = [{ name = "ls", args = { path = "/" } }]\n', status=1)
+    (agent.files / "a").mkdir()
+    (agent.files / "a/[b].md").touch()
+    listings = [f'{{ name = "ls", args = {{ path = "{path}" }} }}' for path in ("/", "/a")]
+    out, err = agent.run("x", script=f"[[turn]]\ncalls = [{', '.join(listings)}]\n", status=1)
     assert out == ""
-    assert "✓ ls /  1 path\n" in err
+    assert "✓ ls /  2 paths\n" in err
+    assert "✓ ls /a  1 path\n" in err
     assert "deepfs agent: ScriptEndedError: the script has no turn for request 2" in err
     end = agent.events("x", script="turn = []\n", status=1)[-1]
     assert (end["status"], "no turn for request 1" in str(end["error"])) == ("failed", True)

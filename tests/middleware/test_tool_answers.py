@@ -68,12 +68,29 @@ def test_a_long_list_is_read_in_pages_in_a_fixed_order(name: str, arguments: Any
     for _ in range(100):
         *rows, note = tool.invoke({**arguments, "offset": offset}).split("\n")
         following = re.fullmatch(r"\[[\d,]+ to [\d,]+ of 2,500. Go on with offset=(\d+)\]", note)
-        seen += [row.partition("\t")[0] for row in (rows if following else [*rows, note])]
+        shown = rows if following else [*rows, note]
+        if name == "ls":
+            assert shown.pop(0) == "/d:"
+            shown = ["/d/" + row.partition("\t")[0] for row in shown]
+        seen += shown
         if not following:
             break
         offset = int(following[1])
     assert seen == names
     assert tool.invoke({**arguments, "offset": 9_000}) == "[There are only 2,500. Begin with offset=0]"
+
+
+def test_a_listing_names_its_directory_once() -> None:
+    path = f"/{'d' * 150}/a"
+    backend = stored(**{"/a": "", "/b/c d/e": "", "/b/[1 to 1 of 9]": "", "/b/Error: no": "1", path: ""})
+    assert says(backend, "ls") == "/a\t0\n/b/\n/" + "d" * 150 + "/"
+    for asked in ("/b", "b", "/b/"):
+        assert says(backend, "ls", path=asked) == '/b:\n"Error: no"\t1\n"[1 to 1 of 9]"\t0\nc d/'
+    assert says(backend, "ls", path="/b/c d") == "/b/c d:\ne\t0"
+    assert says(backend, "ls", path=path[:-2], limit=1, offset=1) == "[There are only 1. Begin with offset=0]"
+    assert says(backend, "ls", path=path[:-2]) == f"{path[:-2]}:\na\t0"
+    tool = tools(backend, max_result_chars=400)["ls"]
+    assert tool.invoke({"path": path[:-2]}) == f"{path}\t0", "a path that takes too much room"
 
 
 def test_numbers_of_any_size_are_taken() -> None:

@@ -92,7 +92,7 @@ def test_every_tool_works_in_one_session(session: Session) -> None:
     assert session.says("grep", pattern="t.o", regex=True, glob="a.*", output_mode="content") == "/src/a.py:\n  2: two"
     assert session.says("grep", pattern="(?i)TWO", regex=True, output_mode="count") == "/src/a.py: 1\n/src/deep/b.py: 1"
     assert session.says("glob", pattern="*.py", path="/src/deep") == "/src/deep/b.py"
-    assert re.fullmatch(r"/src/a\.py\t\d+\n/src/deep/", session.says("ls", path="/src"))
+    assert re.fullmatch(r"/src:\na\.py\t\d+\ndeep/", session.says("ls", path="/src"))
     assert session.says("move", source="/src/deep/b.py", destination="/b.py") == "Moved /src/deep/b.py to /b.py"
     assert session.says("delete", file_path="/src") == "Deleted /src"
     assert session.says("glob", pattern="*.py") == "/b.py"

@@ -109,7 +109,8 @@ def their_paths(text: str) -> Shown:
 
 
 def our_paths(text: str) -> Shown:
-    return sorted(row.partition("\t")[0].rstrip("/") for row in text.split("\n") if row.startswith("/"))
+    head, *rows = [row.partition("\t")[0].rstrip("/") for row in text.split("\n") if not row.startswith("[")] or [""]
+    return sorted(f"{head[:-1]}/{name}" for name in rows) if head.endswith(":") else sorted(filter(None, [head, *rows]))
 
 
 def found(text: str) -> Shown:

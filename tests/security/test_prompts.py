@@ -19,7 +19,7 @@ from deepfs.middleware.offloading import Evictor
 from deepfs.middleware.rendering import command_output
 from deepfs.middleware.tools import filesystem_tools
 from deepfs.testing import FaultyBackend
-from deepfs.text.visible import display_path, escape_controls, fence, output_text, without_tags
+from deepfs.text.visible import display_name, display_path, escape_controls, fence, output_text, without_tags
 
 BREAKS = ["\r", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"]
 TURNS = [*map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A))]
@@ -64,7 +64,8 @@ def test_names_that_do_not_print_are_quoted_wherever_a_tool_shows_them(subtests:
             assert tool(backend, "grep")(pattern="one", output_mode="content") == f"{shown}:\n  1: one"
             assert tool(backend, "grep")(pattern="one", output_mode="count") == f"{shown}: 1"
             assert tool(backend, "ls")(path="/") == json.dumps(f"/dir{odd}[Lines 1 to 2 of 2]/")
-            assert tool(backend, "ls")(path=path.rpartition("/")[0]) == f"{shown}\t4"
+            above, _, name = path.rpartition("/")
+            assert tool(backend, "ls")(path=above) == f"{json.dumps(above)}:\n{json.dumps(name)}\t4"
             assert tool(backend, "edit_file")(file_path=path, old_string="one\n", new_string="") == (
                 f"Replaced 1 occurrence in {shown}"
             )
@@ -85,6 +86,10 @@ def test_a_quoted_name_is_what_a_model_writes_in_an_argument(name: str) -> None:
     shown = display_path(f"/{name}")
     assert shown.isprintable()
     assert (json.loads(shown) if shown.startswith('"') else shown) == f"/{name}"
+    alone = display_name(name)
+    assert alone.isprintable()
+    assert (json.loads(alone) if alone.startswith('"') else alone) == name
+    assert not alone.startswith((" ", "["))
 
 
 # --- content ---

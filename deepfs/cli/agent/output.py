@@ -62,7 +62,8 @@ def outcome(result: ToolResult, args: Mapping[str, Any]) -> str:
         case "delete" | "move":
             return ""
         case "glob" | "grep" | "ls" | "read_file" as name:
-            return count_noun(sum(not row.startswith("[") for row in text.splitlines()), _COUNTED[name])
+            rows = (row for row in text.splitlines() if not row.startswith("["))
+            return count_noun(sum(not (name == "ls" and row.endswith(":")) for row in rows), _COUNTED[name])
         case "write_file":
             return count_noun(len(str(args.get("content", "")).splitlines()), "line")
         case "edit_file" if found := re.search(r"^Replaced (\d+) ", text, re.MULTILINE):

@@ -77,10 +77,10 @@ _OPERATIONS: Final = (
 
 _DATABASE: Final = {"writes": 1.0, "edits, there and back": 1.0, "reads": 1.0, "deletes": 1.0, "greps": 1.0}
 _LEAST: Final[dict[str, dict[str, float]]] = {
-    "disk": {"writes": 2.0, "edits, there and back": 2.0, "ls": 5.0, "uploads": 1.5},
+    "disk": {"ls": 5.0},
     "memory": {},
     # There, deepagents checks no tree and holds no lock.
-    "InMemoryStore": {"writes": 0.25, "edits, there and back": 0.3, "reads": 1.5},
+    "InMemoryStore": {"writes": 0.25, "edits, there and back": 0.3, "reads": 1.0},
     "AsyncSqliteStore": _DATABASE,
     "AsyncPostgresStore": _DATABASE,
 }

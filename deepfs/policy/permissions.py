@@ -56,6 +56,10 @@ FoundT = TypeVar("FoundT", FileInfo, GrepMatch)
 _is_approved: ContextVar[bool] = ContextVar("deepfs_is_approved", default=False)
 
 
+def _refused_modes() -> frozenset[Mode]:
+    return frozenset(["deny"] if _is_approved.get() else ["deny", "interrupt"])
+
+
 @contextmanager
 def as_approved() -> Iterator[None]:
     """Allow, within the block and in this task, the operations that rules of the mode `"interrupt"` match."""
@@ -113,21 +117,15 @@ class _RulesCheck:
 
     def check(self, path: str, role: Role, shown: str) -> None:
         for operation in self._needed[role]:
-            refusal = _refusal(self._rules, operation, path, shown, self._is_approved)
-            if refusal is not None:
-                raise refusal
+            _raise_refusal(self._rules.mode(operation, path), operation, shown, self._is_approved)
 
 
-def _refusal(
-    rules: CompiledRules, operation: FilesystemOperation, path: str, shown: str, is_approved: bool
-) -> DeniedError | None:
-    """The error, naming `shown`, if the rules refuse the operation on `path`; otherwise None."""
-    mode = rules.mode(operation, path)
+def _raise_refusal(mode: Mode, operation: FilesystemOperation, shown: str, is_approved: bool) -> None:
+    """Raise the error, naming the path `shown`, if an operation of this mode is refused."""
     if mode == "deny":
-        return DeniedError(operation, shown)
+        raise DeniedError(operation, shown)
     if mode == "interrupt" and not is_approved:
-        return ApprovalNeededError(operation, shown)
-    return None
+        raise ApprovalNeededError(operation, shown)
 
 
 class PermissionedBackend(WrapperBackend):
@@ -180,9 +178,6 @@ class PermissionedBackend(WrapperBackend):
 
     # --- applying the rules ---
 
-    def _refusal(self, operation: FilesystemOperation, path: str, shown: str) -> DeniedError | None:
-        return _refusal(self._compiled, operation, path, shown, _is_approved.get())
-
     def _access_scope(
         self, source: Sequence[FilesystemOperation] = (), target: Sequence[FilesystemOperation] = ()
     ) -> AccessScope:
@@ -199,7 +194,8 @@ class PermissionedBackend(WrapperBackend):
         return AccessScope(own if outer is None else BothChecks(own, outer))
 
     def _permits(self, operations: Sequence[FilesystemOperation], path: str) -> bool:
-        return not any(self._refusal(operation, path, path) for operation in operations)
+        refused = _refused_modes()
+        return all(self._compiled.mode(operation, path) not in refused for operation in operations)
 
     def _only_restricted(self, operations: Sequence[FilesystemOperation]) -> list[FilesystemOperation]:
         """The items of `operations` that some rule restricts."""
@@ -220,9 +216,7 @@ class PermissionedBackend(WrapperBackend):
 
     def _raise_refusal(self, operations: Sequence[FilesystemOperation], path: str, shown: str) -> None:
         for operation in operations:
-            refusal = self._refusal(operation, path, shown)
-            if refusal is not None:
-                raise refusal
+            _raise_refusal(self._compiled.mode(operation, path), operation, shown, _is_approved.get())
 
     async def _real(self, path: str) -> list[str | None]:
         """Resolve all links in `path`, and only those in its parent: reads follow a link, a delete removes the link."""
@@ -235,29 +229,30 @@ class PermissionedBackend(WrapperBackend):
         No rule can be about what lies outside of the backend: an entry of a listing that leads there is shown, since it
         is only a name, but no line of such a file.
         """
-        places = dict.fromkeys(map(_place, found))
-        plain = [path for path in places if self._permits(["read"], path)]
+        mode, refused = self._compiled.mode, _refused_modes()
+        places = [_place(record) for record in found]
+        plain = [path for path in dict.fromkeys(places) if mode("read", path) not in refused]
         if self.inner.judges_results:
             visible = set(plain)
-            return [record for record in found if _place(record) in visible]
+            return [record for record, place in zip(found, places, strict=True) if place in visible]
         real = await self.inner.aresolve_paths(plain) if plain else []
         visible = {
             path
             for path, leads_to in zip(plain, real, strict=True)
-            if leads_to == path or leads_to is None or self._permits(["read"], leads_to)
+            if leads_to == path or leads_to is None or mode("read", leads_to) not in refused
         }
         outside = {path for path, leads_to in zip(plain, real, strict=True) if leads_to is None and is_valid(path)}
         return [
             record
-            for record in found
-            if _place(record) in visible and not (record.path in outside and isinstance(record, GrepMatch))
+            for record, place in zip(found, places, strict=True)
+            if place in visible and not (record.path in outside and isinstance(record, GrepMatch))
         ]
 
     def _hiding_filter(self, also: PathFilter | None) -> PathFilter | None:
         """The filter of paths that a search skips. It does not follow links: `_visible` must check what is found."""
         if not self._only_restricted(["read"]):
             return also
-        refused: frozenset[Mode] = frozenset(["deny"] if _is_approved.get() else ["deny", "interrupt"])
+        refused = _refused_modes()
         # One object for equal filters, so that each is asked once for searches that are carried out together.
         return either(self._filters.setdefault(refused, _hiding_filter(self._compiled, refused)), also)
 

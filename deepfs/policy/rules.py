@@ -139,8 +139,23 @@ def decide(rules: Iterable[FilesystemPermission], operation: FilesystemOperation
 _MAX_KNOWN = 8192
 
 
+class _Narrowed:
+    """The rules that may match beneath a directory, in order; the last one has no tree if it matches everything there.
+
+    A child whose name has none of the `endings` is allowed.
+    """
+
+    __slots__ = ("endings", "rules")
+
+    def __init__(self, rules: list[tuple[Mode, Tree | None]]) -> None:
+        if all(mode == ALLOWED.mode for mode, _ in rules):
+            rules = []
+        self.rules = rules
+        self.endings = tuple({ending for _, tree in rules for ending in (("",) if tree is None else tree.endings)})
+
+
 class CompiledRules:
-    """Rules for many decisions; recent decisions are kept, since a search asks about each path several times.
+    """Rules for many decisions. They are narrowed once for each directory, since a search asks about many files there.
 
     Args:
         rules: The rules, in order.
@@ -148,16 +163,18 @@ class CompiledRules:
 
     def __init__(self, rules: Sequence[FilesystemPermission]) -> None:
         # A rule with several patterns is as good as several rules in a row with one each.
-        self._about: dict[FilesystemOperation, list[tuple[Mode, Tree]]] = {
-            operation: [
-                (rule.mode, compile_tree(pattern))
-                for rule in rules
-                if operation in rule.operations
-                for pattern in rule.paths
-            ]
+        self._about: dict[FilesystemOperation, _Narrowed] = {
+            operation: _Narrowed(
+                [
+                    (rule.mode, compile_tree(pattern))
+                    for rule in rules
+                    if operation in rule.operations
+                    for pattern in rule.paths
+                ]
+            )
             for operation in _OPERATIONS
         }
-        self._known: dict[tuple[FilesystemOperation, str], Mode] = {}
+        self._known: dict[FilesystemOperation, dict[str, _Narrowed]] = {operation: {} for operation in _OPERATIONS}
 
     def mode(self, operation: FilesystemOperation, path: str) -> Mode:
         """The mode for a path.
@@ -166,23 +183,16 @@ class CompiledRules:
             operation: The operation.
             path: The path, perhaps one from a storage, with names that are not valid in paths of deepfs.
         """
-        mode = self._known.get((operation, path))
-        if mode is None:
-            if len(self._known) >= _MAX_KNOWN:
-                self._known.clear()
-            mode = self._known[operation, path] = self._mode(operation, path)
-        return mode
-
-    def _mode(self, operation: FilesystemOperation, path: str) -> Mode:
-        try:
-            path = paths.normalize(path)
-        except InvalidPathError:
-            names = [name for name in path.split("/") if name not in ("", ".")]
-            if ".." in names:
-                return "deny"
-            path = "/" + "/".join(names)
-        for mode, tree in self._about[operation]:
-            if tree.matches(path):
+        directory, _, name = path.rpartition("/")
+        narrowed = self._known[operation].get(directory)
+        if narrowed is not None and not name.endswith(narrowed.endings) and name not in _NO_NAMES:
+            return ALLOWED.mode
+        normal = _normalize(path)
+        if normal is None:
+            return "deny"
+        narrowed = self._about[operation] if normal == "/" else self._narrow(operation, paths.parent(normal))
+        for mode, tree in narrowed.rules:
+            if tree is None or tree.matches(normal):
                 return mode
         return ALLOWED.mode
 
@@ -191,15 +201,45 @@ class CompiledRules:
 
         Args:
             operation: The operation.
-            directory: The normalised path of the directory.
+            directory: The path of the directory, as the path of `mode`.
             refused: The modes.
         """
-        for mode, tree in self._about[operation]:
-            if tree.covers(directory):
+        normal = _normalize(directory)
+        if normal is None:
+            return "deny" in refused
+        for mode, tree in self._narrow(operation, normal).rules:
+            if tree is None or mode not in refused:
                 return mode in refused
-            if mode not in refused and tree.may_match_beneath(directory):
-                return False
         return False
+
+    def _narrow(self, operation: FilesystemOperation, directory: str) -> _Narrowed:
+        # The root is the empty string here, as the part of a path before its name is.
+        known, key = self._known[operation], "" if directory == "/" else directory
+        if (narrowed := known.get(key)) is None:
+            above = known.get(key.rpartition("/")[0]) or self._about[operation]
+            rules: list[tuple[Mode, Tree | None]] = []
+            for mode, tree in above.rules:
+                if tree is None or tree.covers(directory):
+                    rules.append((mode, None))
+                    break
+                if tree.may_match_beneath(directory):
+                    rules.append((mode, tree))
+            if len(known) >= _MAX_KNOWN:
+                known.clear()
+            narrowed = known[key] = above if rules == above.rules else _Narrowed(rules)
+        return narrowed
+
+
+_NO_NAMES: Final = frozenset({"", ".", ".."})
+
+
+def _normalize(path: str) -> str | None:
+    """The normal form of a path, also with names that deepfs does not take; None if it goes up."""
+    try:
+        return paths.normalize(path)
+    except InvalidPathError:
+        names = [name for name in path.split("/") if name not in _NO_NAMES]
+        return None if ".." in path.split("/") else "/" + "/".join(names)
 
 
 def decide_beneath(rules: Iterable[FilesystemPermission], operation: FilesystemOperation, directory: str) -> Decision:

@@ -144,6 +144,8 @@ class Tree:
         fits = _compile_tree([_path_expression(segments) for segments in others])
         self._fits = [test for test, patterns in ((self._covers, tops), (fits, others)) if patterns]
         self._leads_on = _compile_ways([segments for segments in alternatives if segments], _compile_tree)
+        self.endings: tuple[str, ...] = tuple({_literal_suffix(segments[-1]) for segments in (*tops, *others)})
+        """Each path that matches ends with one of these, unless the pattern `covers` the directory that it is in."""
 
     def __repr__(self) -> str:
         return f"Tree({self.pattern!r})"

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from deepfs import CompositeBackend, FilesystemPermission, MemoryBackend, PermissionedBackend
 from deepfs.backends.protocol import BackendProtocol
+from deepfs.policy.rules import CompiledRules
 
 TREE: Final = ("/a/k", "/a/b/k", "/a/b/.h/k", "/a/B/k", "/m/k", "/m/a/k", "/m/a/.env", "/top", "/.env")
 """Every file holds its own path and the word `needle`; `/m` is a mount in the mounted tree."""
@@ -239,3 +240,25 @@ def test_what_a_rule_covers_it_matches(pattern: str, directory: str) -> None:
     if rule.covers("read", directory):
         beneath = [path for path in TREE if path.startswith(directory.rstrip("/") + "/")]
         assert all(rule.matches("read", path) for path in [directory, *beneath, directory.rstrip("/") + "/x"])
+
+
+FOUND = (*TREE, "/a", "/a/b", "/m", "/m/a/B", "/a/b/C:\\x")
+AS_STORED = ("{}", "{}", "{}", "{}/", "/.{}", "{}/.", "/{}")
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.lists(permissions, min_size=1, max_size=4),
+    st.lists(st.tuples(st.sampled_from(FOUND), st.sampled_from(AS_STORED), st.booleans()), max_size=12),
+)
+def test_what_is_known_of_directories_changes_no_decision(
+    rules: list[FilesystemPermission], asked: list[tuple[str, str, bool]]
+) -> None:
+    """A search asks about directories and files in turn, perhaps by names as a storage has them."""
+    compiled = CompiledRules(rules)
+    for path, spelling, is_dir in asked:
+        if not is_dir:
+            assert (compiled.mode("read", spelling.format(path)) == "allow") is allows(rules, "read", path)
+        elif compiled.hides("read", spelling.format(path), {"deny", "interrupt"}):
+            assert not any(allows(rules, "read", each) for each in FOUND if each.startswith(f"{path}/"))
+        assert compiled.mode("read", f"{path}/../x") == "deny"

@@ -39,10 +39,10 @@ class PostgresBackend(StorageBackend):
     the extra `postgres`. asyncpg runs on asyncio; calls from trio and synchronous ones run on deepfs's background loop.
 
     Args:
-        database: A DSN (`postgresql://user:password@host/database`), or a pool of asyncpg. Pools that are opened for a
-            DSN, one for each event loop, are closed by `aclose`. A pool that is given is never closed. Behind a
-            pgbouncer that shares connections between transactions, prepared statements must be off:
-            `statement_cache_size=0`.
+        database: A DSN (`postgresql://user:password@host/database`), or a pool of asyncpg. On each event loop, backends
+            with one DSN share a pool, unless `max_connections` or `statement_cache_size` differ; `aclose` of the last
+            one closes it. A pool that is given is never closed. Behind a pgbouncer that shares connections between
+            transactions, prepared statements must be off: `statement_cache_size=0`.
         namespace: A name, a tuple of names, or a factory of these that gets the `Runtime` of the running node (None
             outside a graph). Any identity of a user is a name. Only files of exactly this namespace are seen.
         schema: The schema of the tables; it is made if it does not exist.

@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 
 from deepfs import run_sync
 from deepfs.backends.postgres import PostgresBackend, client
+from deepfs.backends.postgres.client import Client
+from deepfs.backends.postgres.files import ReplacedText
 from deepfs.errors import DeepFSError
 from deepfs.storage.retries import RetryPolicy
 from deepfs.testing.suite import gather
@@ -63,8 +65,8 @@ async def compare_edits(dsn: str, cases: list[tuple[str, str, str]]) -> None:
         for content, old, new in cases:
             assert (await backend.awrite("/f", content, overwrite=True)).ok
             by_database = False
-            if backend._is_simple("/f", old, new):
-                by_database = await backend._storage().replace_once("/f", old, new)
+            if backend._is_simple_edit("/f", old, new):
+                by_database = await backend._change_at_once("/f", ReplacedText, old, new)
             try:
                 expected = replace("/f", content, old, new)
             except DeepFSError:
@@ -76,8 +78,40 @@ async def compare_edits(dsn: str, cases: list[tuple[str, str, str]]) -> None:
             if by_database:
                 assert expected is not None
                 assert expected.occurrences == 1
-            elif expected is not None and "\r\n" not in content and backend._is_simple("/f", old, new):
+            elif expected is not None and "\r\n" not in content and backend._is_simple_edit("/f", old, new):
                 raise AssertionError("the database can make this edit")
+
+
+async def test_a_new_file_takes_one_statement_unless_something_is_there(
+    backend: PostgresBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in ("/a/b", "/d-/x", "/d0", "/é/%/x"):
+        assert (await backend.awrite(path, "there")).ok
+    asked = 0
+
+    async def ask(*given: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        return await Client.ask(backend._client, *given)
+
+    monkeypatch.setattr(backend._client, "ask", ask)
+    expected = {
+        "/d": None,
+        "/a/b0": None,
+        "/é/%x": None,
+        "/a/b": "already_exists",
+        "/a": "is_directory",
+        "/é/%": "is_directory",
+        "/": "is_directory",
+        "/a/b/c/d": "not_a_directory",
+        "/" + "x" * 3000: "invalid_path",
+    }
+    for path, code in expected.items():
+        before = asked
+        assert (await backend.awrite(path, "new")).code == code, path
+        assert asked == before or code is not None, path
+    assert (await backend.aread_raw("/a/b")).unwrap().content == "there"
+    assert (await backend.aread_raw("/d")).unwrap().content == "new"
 
 
 async def test_a_subclass_that_judges_changes_sees_each(postgres_files_dsn: str) -> None:

@@ -82,7 +82,7 @@ async def compare_edits(dsn: str, cases: list[tuple[str, str, str]]) -> None:
                 raise AssertionError("the database can make this edit")
 
 
-async def test_a_new_file_takes_one_statement_unless_something_is_there(
+async def test_a_write_takes_one_statement_unless_something_is_in_the_way(
     backend: PostgresBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for path in ("/a/b", "/d-/x", "/d0", "/é/%/x"):
@@ -110,8 +110,16 @@ async def test_a_new_file_takes_one_statement_unless_something_is_there(
         before = asked
         assert (await backend.awrite(path, "new")).code == code, path
         assert asked == before or code is not None, path
-    assert (await backend.aread_raw("/a/b")).unwrap().content == "there"
-    assert (await backend.aread_raw("/d")).unwrap().content == "new"
+    there = (await backend.aread_raw("/a/b")).unwrap()
+    assert there.content == "there"
+    before = asked
+    assert (await backend.awrite("/a/b", "newer", overwrite=True)).ok
+    assert (await backend.awrite("/e", "newer", overwrite=True)).ok
+    assert asked == before
+    found = (await backend.aread_raw("/a/b")).unwrap()
+    assert (found.content, found.created_at) == ("newer", there.created_at)
+    assert found.modified_at != there.modified_at
+    assert (await backend.awrite("/a", "newer", overwrite=True)).code == "is_directory"
 
 
 async def test_a_subclass_that_judges_changes_sees_each(postgres_files_dsn: str) -> None:

@@ -11,7 +11,7 @@ from deepfs._brief import address
 from deepfs.backends.flat import StorageBackend
 from deepfs.backends.namespace import NamespaceFactory, choice_in, fixed_or_chosen, join_names
 from deepfs.backends.postgres.client import Client, check_dsn
-from deepfs.backends.postgres.files import Changes, NewText, NumberedChange, ReplacedText
+from deepfs.backends.postgres.files import Changes, NumberedChange, ReplacedText, WrittenText
 from deepfs.backends.postgres.schema import Names, check_key, has_key
 from deepfs.backends.postgres.search import SearchedFiles
 from deepfs.backends.postgres.watch import watch_namespace
@@ -123,10 +123,11 @@ class PostgresBackend(StorageBackend):
 
     async def run(self, operation: ops.Operation) -> Any:
         match operation:
-            case ops.Write(path, content, overwrite=False, if_match=None):
+            case ops.Write(path, content, overwrite, if_match=None):
                 path = paths.normalize(path)
                 check_text(content)
-                if self._is_simple(path) and await self._change_at_once(path, NewText, content):
+                kind = partial(WrittenText, overwrite=overwrite)
+                if self._is_simple(path) and await self._change_at_once(path, kind, content):
                     return WriteResult(path=path)
             case ops.Edit(path, old, new, replace_all=False, if_match=None):
                 path = paths.normalize(path)

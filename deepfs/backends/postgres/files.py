@@ -48,9 +48,10 @@ _FORGOTTEN_AT_ONCE: Final = 64
 _ANY_SIZE: Final = 2**62
 """Larger than any file."""
 
-_REPLACE: Final = "ON CONFLICT (namespace, path) DO UPDATE SET " + ", ".join(
-    f"{name} = excluded.{name}" for name in ("content", "bytes", "mime_type", "created_at", "modified_at", "version")
+_OVERWRITE: Final = "ON CONFLICT (namespace, path) DO UPDATE SET " + ", ".join(
+    f"{name} = excluded.{name}" for name in ("content", "bytes", "mime_type", "modified_at", "version")
 )
+_REPLACE: Final = f"{_OVERWRITE}, created_at = excluded.created_at"
 _KEEP: Final = "ON CONFLICT (namespace, path) DO NOTHING"
 _VALUES: Final = "$3::text, $4::text, $5::bytea, $6::text, $7::timestamptz, $8::timestamptz"
 """The values of `COLUMNS` in a statement whose first parameters are the namespace and the number of the change."""
@@ -155,14 +156,15 @@ class ReplacedText(NumberedChange):
         )
 
 
-class NewText(NumberedChange):
-    """A new text file, in one statement that also looks at what is there.
+class WrittenText(NumberedChange):
+    """A write, in one statement that also looks at what is there.
 
-    It changes nothing if a file is at the path or above it, or if it is a directory.
+    It changes nothing if the path is a directory, if a file is above it or, without `overwrite`, at it.
     """
 
-    def __init__(self, names: Names, namespace: str, path: str, text: str) -> None:
+    def __init__(self, names: Names, namespace: str, path: str, text: str, *, overwrite: bool) -> None:
         super().__init__(names, namespace)
+        self.otherwise: str = _OVERWRITE if overwrite else _KEEP
         beneath = f"{path}/"
         row = row_of(path, text_file(text, None))
         self.values: tuple[Any, ...] = *row.values, ancestors(path), beneath, end_of_prefix(beneath)
@@ -174,7 +176,7 @@ class NewText(NumberedChange):
             SELECT $1::text, $2::bigint, {_VALUES} WHERE NOT EXISTS ({rows_at(self.names, "path", paths="$9")}) AND (
                 SELECT path FROM {self.names.files} WHERE namespace = $1::text AND path >= $10 AND path < $11
                 ORDER BY path LIMIT 1
-            ) IS NULL {_KEEP}
+            ) IS NULL {self.otherwise}
         """
         return bool(
             await connection.fetchval(_with_journal(self.names, statement), self.namespace, number, *self.values)

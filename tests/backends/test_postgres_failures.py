@@ -49,7 +49,7 @@ STEPS = {"edit": 1, "edit by a plan": 13, "upload": 19, "move": 19}
 
 The answers of an edit by a plan hold the content, which each edit makes longer, so the steps must be longer still.
 """
-STEPS_OF_REQUESTS = {"create": 7, "edit": 7, "edit by a plan": 11}
+STEPS_OF_REQUESTS = {"create": 7, "overwrite": 7, "edit": 7, "edit by a plan": 11}
 
 Call = Callable[[PostgresBackend, int], Awaitable[Any]]
 

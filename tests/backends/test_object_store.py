@@ -121,6 +121,28 @@ def test_options_of_the_client_stand_beside_those_of_the_store(s3_server: S3Serv
         assert backend.ls("/").ok
 
 
+def test_backends_of_one_bucket_share_a_client_unless_an_option_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"region": "us-east-1", "access_key_id": "id", "secret_access_key": "secret", "timeout": "20s"}
+    ways: list[dict[str, Any]] = [
+        {},
+        {"bucket": "another"},
+        {"secret_access_key": "another"},
+        {"timeout": "10s"},
+        {"client_options": {"connect_timeout": "2s"}},
+        {"retries": RetryPolicy(attempts=9)},
+    ]
+
+    def clients(way: dict[str, Any], prefix: str) -> S3Backend:
+        return S3Backend(**{"bucket": "bucket", "prefix": prefix, **options, **way})
+
+    first, second = ([clients(way, prefix) for way in ways] for prefix in ("ada", "bob"))
+    for one, other in zip(first, second, strict=True):
+        assert one._place.resending is other._place.resending
+    assert len({id(each._place.resending) for each in first}) == len(ways)
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "of another caller")
+    assert clients({}, "ada")._place.resending is not first[0]._place.resending
+
+
 async def test_prefixes_that_overlap_are_one_place(s3_server: S3Server, prefix: str) -> None:
     outer, inner = s3_server.backend(prefix), ObjectStoreBackend(s3_server.store(), f"{prefix}/in")
     same = await outer.astorage_place("/in/a"), await inner.astorage_place("/a")

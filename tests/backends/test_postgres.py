@@ -1,5 +1,6 @@
 """What only PostgresBackend has: its statements, tables, pools and tenants."""
 
+import gc
 import random
 from collections.abc import AsyncIterator
 from functools import partial
@@ -8,12 +9,15 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import asyncpg
+import psycopg
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deepfs import run_sync
-from deepfs.backends.postgres import PostgresBackend
+from deepfs.backends.postgres import PostgresBackend, client
+from deepfs.backends.postgres.client import Client
+from deepfs.backends.postgres.files import ReplacedText
 from deepfs.errors import DeepFSError
 from deepfs.storage.retries import RetryPolicy
 from deepfs.testing.suite import gather
@@ -61,8 +65,8 @@ async def compare_edits(dsn: str, cases: list[tuple[str, str, str]]) -> None:
         for content, old, new in cases:
             assert (await backend.awrite("/f", content, overwrite=True)).ok
             by_database = False
-            if backend._is_simple("/f", old, new):
-                by_database = await backend._storage().replace_once("/f", old, new)
+            if backend._is_simple_edit("/f", old, new):
+                by_database = await backend._change_at_once("/f", ReplacedText, old, new)
             try:
                 expected = replace("/f", content, old, new)
             except DeepFSError:
@@ -74,8 +78,48 @@ async def compare_edits(dsn: str, cases: list[tuple[str, str, str]]) -> None:
             if by_database:
                 assert expected is not None
                 assert expected.occurrences == 1
-            elif expected is not None and "\r\n" not in content and backend._is_simple("/f", old, new):
+            elif expected is not None and "\r\n" not in content and backend._is_simple_edit("/f", old, new):
                 raise AssertionError("the database can make this edit")
+
+
+async def test_a_write_takes_one_statement_unless_something_is_in_the_way(
+    backend: PostgresBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in ("/a/b", "/d-/x", "/d0", "/é/%/x"):
+        assert (await backend.awrite(path, "there")).ok
+    asked = 0
+
+    async def ask(*given: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        return await Client.ask(backend._client, *given)
+
+    monkeypatch.setattr(backend._client, "ask", ask)
+    expected = {
+        "/d": None,
+        "/a/b0": None,
+        "/é/%x": None,
+        "/a/b": "already_exists",
+        "/a": "is_directory",
+        "/é/%": "is_directory",
+        "/": "is_directory",
+        "/a/b/c/d": "not_a_directory",
+        "/" + "x" * 3000: "invalid_path",
+    }
+    for path, code in expected.items():
+        before = asked
+        assert (await backend.awrite(path, "new")).code == code, path
+        assert asked == before or code is not None, path
+    there = (await backend.aread_raw("/a/b")).unwrap()
+    assert there.content == "there"
+    before = asked
+    assert (await backend.awrite("/a/b", "newer", overwrite=True)).ok
+    assert (await backend.awrite("/e", "newer", overwrite=True)).ok
+    assert asked == before
+    found = (await backend.aread_raw("/a/b")).unwrap()
+    assert (found.content, found.created_at) == ("newer", there.created_at)
+    assert found.modified_at != there.modified_at
+    assert (await backend.awrite("/a", "newer", overwrite=True)).code == "is_directory"
 
 
 async def test_a_subclass_that_judges_changes_sees_each(postgres_files_dsn: str) -> None:
@@ -272,20 +316,92 @@ def test_it_works_from_scripts_and_from_several_loops(postgres_files_dsn: str) -
         assert len(backend._client._pools) <= 2
 
 
+async def count_connections(dsn: str) -> int:
+    query = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    return int((await in_thread(sql, dsn, query))[0][0])
+
+
+async def wait_until_none_is_connected(dsn: str) -> None:
+    for _ in range(500):
+        if await count_connections(dsn) == 0:
+            return
+        await anyio.sleep(0.02)
+    raise AssertionError("connections are left")
+
+
 async def test_closing_ends_all_connections(postgres_dsn: str) -> None:
     backend = PostgresBackend(postgres_dsn, "t", max_connections=3)
     await gather([partial(backend.als, "/")] * 9)
-    query = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
-    assert (await in_thread(sql, postgres_dsn, query))[0][0] == 1 + 3
+    assert await count_connections(postgres_dsn) == 3
     await backend.aclose()
-    for _ in range(100):
-        if (await in_thread(sql, postgres_dsn, query))[0][0] == 1:
-            break
-        await anyio.sleep(0.02)
-    else:
-        raise AssertionError("connections are left")
+    await wait_until_none_is_connected(postgres_dsn)
     assert (await backend.als("/")).ok  # A new pool.
     await backend.aclose()
+
+
+async def test_backends_share_a_pool_that_the_last_one_closes(postgres_dsn: str) -> None:
+    backends = [PostgresBackend(postgres_dsn, f"agent-{number}", max_connections=3) for number in range(100)]
+    last = backends[-1]
+
+    async def write_and_read(backend: PostgresBackend) -> str:
+        assert (await backend.awrite("/a", backend._namespace())).ok
+        return (await backend.aread_raw("/a")).unwrap().content
+
+    read = await gather([partial(write_and_read, backend) for backend in backends])
+    assert read == [backend._namespace() for backend in backends]
+    assert await count_connections(postgres_dsn) == 3
+    await in_thread(backends.pop(0).close)
+    await backends.pop(0).aclose()
+    backends[:] = []
+    assert await count_connections(postgres_dsn) == 3
+    pools = [*client._shared.values()]  # So that they are no garbage.
+    await last.aclose()
+    await wait_until_none_is_connected(postgres_dsn)
+    assert (await last.aread("/a")).ok
+    assert await count_connections(postgres_dsn) == 1
+    del last, pools
+    gc.collect()
+    await wait_until_none_is_connected(postgres_dsn)
+
+
+async def test_a_pool_is_not_closed_under_a_request_of_another(postgres_dsn: str) -> None:
+    async with PostgresBackend(postgres_dsn, "t") as first, PostgresBackend(postgres_dsn, "t") as second:
+        assert (await first.awrite("/a", "x")).ok
+        assert (await second.aread("/a")).ok
+        with psycopg.connect(postgres_dsn) as holder:
+            holder.execute("SELECT * FROM deepfs.files FOR UPDATE")
+            async with anyio.create_task_group() as tasks:
+
+                @tasks.start_soon
+                async def edit() -> None:
+                    assert (await second.aedit("/a", "x", "y")).ok
+
+                await anyio.sleep(0.1)
+                await first.aclose()
+                assert (await first.aread("/a")).ok
+                await first.aclose()
+                holder.rollback()
+
+
+async def test_what_differs_in_a_pool_is_not_shared(postgres_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ways = [
+        (postgres_dsn, {}),
+        (postgres_dsn, {"table": "others", "row_level_security": True, "retries": RetryPolicy(attempts=2)}),
+        (postgres_dsn, {"max_connections": 9}),
+        (postgres_dsn, {"statement_cache_size": 0}),
+        (postgres_dsn.replace("postgres@", "postgres:secret@"), {}),
+    ]
+    backends = [PostgresBackend(dsn, "t", **options) for dsn, options in ways]
+    for backend in backends:
+        assert (await backend.als("/")).ok
+    assert await count_connections(postgres_dsn) == 4
+    monkeypatch.setenv("PGPASSWORD", "of another caller")
+    async with PostgresBackend(postgres_dsn, "t") as other:
+        assert (await other.als("/")).ok
+        assert await count_connections(postgres_dsn) == 5
+    for backend in backends:
+        await backend.aclose()
+    await wait_until_none_is_connected(postgres_dsn)
 
 
 async def test_no_error_shows_the_password() -> None:

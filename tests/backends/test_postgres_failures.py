@@ -49,7 +49,7 @@ STEPS = {"edit": 1, "edit by a plan": 13, "upload": 19, "move": 19}
 
 The answers of an edit by a plan hold the content, which each edit makes longer, so the steps must be longer still.
 """
-STEPS_OF_REQUESTS = {"edit": 7, "edit by a plan": 11}
+STEPS_OF_REQUESTS = {"create": 7, "overwrite": 7, "edit": 7, "edit by a plan": 11}
 
 Call = Callable[[PostgresBackend, int], Awaitable[Any]]
 
@@ -237,12 +237,18 @@ async def test_entries_that_processes_left_behind_are_removed(
 
 
 FORKS = """
-import os, sys
+import asyncio, os, sys
 import anyio
 from deepfs import PostgresBackend
 
 backend = PostgresBackend(sys.argv[1], "t")
 assert backend.write("/first", "x").ok
+loop = asyncio.new_event_loop()
+
+def connection():
+    return loop.run_until_complete(backend._client.ask("t", lambda c: c.fetchval("SELECT pg_backend_pid()")))
+
+before = connection()
 anyio.run(backend.aread, "/first", backend="trio")
 
 async def with_a_pool():
@@ -267,7 +273,7 @@ ok = [backend.write(f"/{name}-{number}", "x").ok for number in range(3)]
 ok.append(anyio.run(backend.aread, "/first", backend="trio").ok)
 if child:
     os.waitpid(child, 0)  # So that what both print is not mixed.
-print(name, ok, flush=True)
+print(name, ok, connection() == before, flush=True)
 """
 
 
@@ -275,7 +281,8 @@ def test_a_forked_child_has_connections_and_numbers_of_its_own(postgres_dsn: str
     with started(FORKS, postgres_dsn) as process:
         lines = process.communicate(timeout=60)[0].splitlines()
     works = "[True, True, True, True]"
-    assert sorted(lines) == sorted(["child backend_error", "parent None", f"child {works}", f"parent {works}"])
+    expected = ["child backend_error", "parent None", f"child {works} False", f"parent {works} True"]
+    assert sorted(lines) == sorted(expected)
     [[files, versions]] = sql(postgres_dsn, "SELECT count(*), count(DISTINCT version) FROM deepfs.files")
     assert files == versions == 7
 

@@ -4,11 +4,13 @@ The file `/a/b` has the key `prefix/a/b`. The driver refuses ASCII control chara
 character of a private area of Unicode; those characters themselves are stored with an escape before them.
 """
 
+import os
 import re
 from collections.abc import Hashable, Mapping
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
+from weakref import WeakValueDictionary
 
 from deepfs.errors import InvalidPathError
 from deepfs.text import paths
@@ -138,8 +140,8 @@ def store_of_url(url: str, options: Mapping[str, Any], attempts: int) -> BucketP
         options = {name: value for name, value in options.items() if name not in client}
         options["client_options"] = client | (options.get("client_options") or {})
     try:
-        store = kind(parts.netloc, **{"retry_config": _retries(0), **options})
-        resending = kind(parts.netloc, **{"retry_config": _retries(attempts - 1), **options})
+        store = _store_of(kind, parts.netloc, {"retry_config": _retries(0), **options})
+        resending = _store_of(kind, parts.netloc, {"retry_config": _retries(attempts - 1), **options})
     except Exception as error:
         reason = type(error).__name__
         failure = ValueError(f"the options of the object store cannot be used ({reason}): {_names(options)}")
@@ -147,6 +149,24 @@ def store_of_url(url: str, options: Mapping[str, Any], attempts: int) -> BucketP
         root = _root(unquote(parts.path))
         return BucketPlace(store, resending, root, "/", _scope(store), is_given="retry_config" in options)
     raise failure
+
+
+_stores: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()
+
+
+def _store_of(kind: type, bucket: str, options: Mapping[str, Any]) -> Any:
+    """The store of all backends of a bucket with the same options: each has connections and certificates of its own."""
+    try:
+        # What the options leave out comes from the environment.
+        key = os.getpid(), kind, bucket, _hashable(options), frozenset(os.environ.items())
+        found = _stores.get(key)
+    except TypeError:  # An option has no hash, so nobody knows whether another one is the same.
+        return kind(bucket, **options)
+    return _stores.setdefault(key, kind(bucket, **options)) if found is None else found
+
+
+def _hashable(value: Any) -> Any:
+    return frozenset((name, _hashable(each)) for name, each in value.items()) if isinstance(value, Mapping) else value
 
 
 def _retries(number: int) -> dict[str, Any]:

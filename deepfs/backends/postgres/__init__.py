@@ -1,16 +1,17 @@
 """Files in PostgreSQL: durable, shared by processes without a lost change, and searched by index."""
 
-from collections.abc import AsyncGenerator, Hashable, Sequence
+from collections.abc import AsyncGenerator, Callable, Hashable, Sequence
 from contextlib import aclosing
 from functools import partial
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from deepfs import operations as ops
 from deepfs._brief import address
 from deepfs.backends.flat import StorageBackend
 from deepfs.backends.namespace import NamespaceFactory, choice_in, fixed_or_chosen, join_names
 from deepfs.backends.postgres.client import Client, check_dsn
-from deepfs.backends.postgres.files import Changes
+from deepfs.backends.postgres.files import Changes, NumberedChange, ReplacedText, WrittenText
 from deepfs.backends.postgres.schema import Names, check_key, has_key
 from deepfs.backends.postgres.search import SearchedFiles
 from deepfs.backends.postgres.watch import watch_namespace
@@ -20,10 +21,10 @@ from deepfs.sync import run_shielded
 from deepfs.text import paths
 from deepfs.text.arguments import check_integer
 from deepfs.text.flat_tree import ChangedError
-from deepfs.text.lines import is_text
+from deepfs.text.lines import check_text, is_text
 from deepfs.text.media import is_binary_name
 from deepfs.threads.loop_bridge import running_asyncio_loop
-from deepfs.types import ChangeEvent, EditResult, FileDataV2
+from deepfs.types import ChangeEvent, EditResult, FileDataV2, WriteResult
 
 if TYPE_CHECKING:
     from asyncpg import Pool
@@ -39,10 +40,10 @@ class PostgresBackend(StorageBackend):
     the extra `postgres`. asyncpg runs on asyncio; calls from trio and synchronous ones run on deepfs's background loop.
 
     Args:
-        database: A DSN (`postgresql://user:password@host/database`), or a pool of asyncpg. Pools that are opened for a
-            DSN, one for each event loop, are closed by `aclose`. A pool that is given is never closed. Behind a
-            pgbouncer that shares connections between transactions, prepared statements must be off:
-            `statement_cache_size=0`.
+        database: A DSN (`postgresql://user:password@host/database`), or a pool of asyncpg. On each event loop, backends
+            with one DSN share a pool, unless `max_connections` or `statement_cache_size` differ; `aclose` of the last
+            one closes it. A pool that is given is never closed. Behind a pgbouncer that shares connections between
+            transactions, prepared statements must be off: `statement_cache_size=0`.
         namespace: A name, a tuple of names, or a factory of these that gets the `Runtime` of the running node (None
             outside a graph). Any identity of a user is a name. Only files of exactly this namespace are seen.
         schema: The schema of the tables; it is made if it does not exist.
@@ -120,32 +121,43 @@ class PostgresBackend(StorageBackend):
         loop = self._client.given_loop
         return loop is not None and running_asyncio_loop() is loop
 
-    async def aedit(
-        self, path: str, old: str, new: str, replace_all: bool = False, *, if_match: str | None = None
-    ) -> EditResult:
-        path = paths.normalize(path)
-        if not replace_all and if_match is None and self._is_simple(path, old, new):
-            storage = self._storage()
-            async with self._hold(path):
-                try:
-                    is_done = await run_shielded(partial(storage.replace_once, path, old, new))
-                except ChangedError:
-                    is_done = False
-                except Exception as error:
-                    failure = storage._report(error)
-                    raise failure from failure.__cause__
-            if is_done:
-                return EditResult(path=path, occurrences=1)
-        return await super().aedit(path, old, new, replace_all, if_match=if_match)
+    async def run(self, operation: ops.Operation) -> Any:
+        match operation:
+            case ops.Write(path, content, overwrite, if_match=None):
+                path = paths.normalize(path)
+                check_text(content)
+                kind = partial(WrittenText, overwrite=overwrite)
+                if self._is_simple(path) and await self._change_at_once(path, kind, content):
+                    return WriteResult(path=path)
+            case ops.Edit(path, old, new, replace_all=False, if_match=None):
+                path = paths.normalize(path)
+                if self._is_simple_edit(path, old, new) and await self._change_at_once(path, ReplacedText, old, new):
+                    return EditResult(path=path, occurrences=1)
+        return await super().run(operation)
 
-    def _is_simple(self, path: str, old: object, new: object) -> bool:
+    async def _change_at_once(self, path: str, kind: Callable[..., NumberedChange], *given: str) -> bool:
+        """Make a change in one round trip; return False, with nothing changed, where the database cannot do so."""
+        storage = self._storage()
+        make = partial(self._changes.make, kind(self._names, storage.namespace, path, *given))
+        async with self._hold(path):
+            try:
+                return await run_shielded(make)
+            except ChangedError:
+                return False
+            except Exception as error:
+                failure = storage._report(error)
+                raise failure from failure.__cause__
+
+    def _is_simple(self, path: str) -> bool:
+        """Whether the database may be able to make a change of a path by itself."""
+        judges = "_before_apply" in self.__dict__ or type(self)._before_apply is not StorageBackend._before_apply
+        return path != "/" and not judges and has_key(self._namespace(), path)
+
+    def _is_simple_edit(self, path: str, old: object, new: object) -> bool:
         """Whether the database may be able to make an edit by itself."""
         if not isinstance(old, str) or not isinstance(new, str) or not old or old == new:
             return False
-        if "_before_apply" in self.__dict__ or type(self)._before_apply is not StorageBackend._before_apply:
-            return False
-        fits = has_key(self._namespace(), path)
-        return fits and is_text(old) and is_text(new) and not is_binary_name(path)
+        return self._is_simple(path) and is_text(old) and is_text(new) and not is_binary_name(path)
 
     async def awatch(self, path: str = "/") -> AsyncGenerator[ChangeEvent, None]:
         async with aclosing(watch_namespace(self._client, self._namespace(), paths.normalize(path))) as events:

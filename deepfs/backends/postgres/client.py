@@ -1,12 +1,13 @@
-"""Connections to a PostgreSQL database: a pool for each event loop, requests sent again, and the errors of asyncpg."""
+"""Connections to a PostgreSQL database: pools that clients share, requests sent again, and the errors of asyncpg."""
 
 import inspect
 import logging
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+from weakref import WeakSet, WeakValueDictionary
 
 import anyio
 import anyio.to_thread
@@ -112,30 +113,33 @@ class Sent:
 
 
 class _Pool:
-    """The pool of one event loop, opened when it is first needed."""
+    """The pool of one event loop, opened when it is first needed, and closed when nobody uses it any more."""
 
-    def __init__(self, given: Any, make: Callable[[], Awaitable[Any]]) -> None:
-        self.pool = given
-        self.make = make
-        self.is_ours: bool = given is None
+    def __init__(self, dsn: str, options: Mapping[str, Any]) -> None:
+        self.dsn = dsn
+        self.options = options
+        self.pool: Any = None
         self.lock = anyio.Lock()
         self.keeper: AsyncGenerator[None, None] | None = None
+        self.users: WeakSet[Client] = WeakSet()
 
     async def open(self) -> Any:
-        if self.is_ours and self.keeper is None:
+        if self.keeper is None:
             async with self.lock:
                 if self.keeper is None:
-                    self.pool = await self.make()
+                    self.pool = await _open_pool(self.dsn, self.options)
                     keeper = _open_until_closed(self.pool)
                     await anext(keeper)
                     self.keeper = keeper
         return self.pool
 
-    async def close(self) -> None:
+    async def close_unused(self) -> None:
+        if self.users or self.keeper is None:
+            return
+        keeper, self.keeper = self.keeper, None  # Whoever comes now opens another one.
         with anyio.move_on_after(_SECONDS_TO_CLOSE, shield=True):
             await self.pool.close()
-        if self.keeper is not None:
-            await self.keeper.aclose()
+        await keeper.aclose()
 
 
 async def _open_until_closed(pool: Any) -> AsyncGenerator[None, None]:
@@ -144,6 +148,25 @@ async def _open_until_closed(pool: Any) -> AsyncGenerator[None, None]:
         yield
     finally:
         pool.terminate()
+
+
+async def _open_pool(dsn: str, options: Mapping[str, Any]) -> Any:
+    import asyncpg
+
+    login = await anyio.to_thread.run_sync(_login, dsn)
+    return await asyncpg.create_pool(dsn, min_size=0, init=_without_jit, reset=_reset_nothing, **options, **login)
+
+
+_shared: WeakValueDictionary[Hashable, _Pool] = WeakValueDictionary()
+
+
+def _pool_on(loop: "AsyncioLoop", dsn: str, options: Mapping[str, Any]) -> _Pool:
+    """The pool of all clients on an event loop with the same DSN and options."""
+    # What a DSN leaves out comes from the environment.
+    defaults = frozenset(item for item in os.environ.items() if item[0].startswith("PG"))
+    key = os.getpid(), loop, dsn, *options.items(), defaults
+    found = _shared.get(key)
+    return _shared.setdefault(key, _Pool(dsn, options)) if found is None else found
 
 
 _SECONDS_TO_CLOSE: Final = 5.0
@@ -238,27 +261,22 @@ class Client:
 
     # --- connections ---
 
-    def _pool(self) -> _Pool:
+    def _pool(self, dsn: str) -> _Pool:
         """The pool of the running loop."""
         loop = running_asyncio_loop()
         assert loop is not None
         if (found := self._pools.get(loop)) is None:
-            for other in [other for other in self._pools if other.is_closed()]:
+            for other in [other for other in list(self._pools) if other.is_closed()]:
                 self._pools.pop(other, None)
-            found = self._pools[loop] = _Pool(self._given, self._new_pool)
+            found = self._pools[loop] = _pool_on(loop, dsn, self._options)
+            found.users.add(self)
         return found
-
-    async def _new_pool(self) -> Any:
-        import asyncpg
-
-        assert self._dsn is not None
-        options = {**self._options, **await anyio.to_thread.run_sync(_login, self._dsn)}
-        return await asyncpg.create_pool(self._dsn, min_size=0, init=_without_jit, reset=_reset_nothing, **options)
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Any]:
         """A connection from the pool of the running loop; the tables are ready."""
-        pool = await self._pool().open()
+        held = None if self._dsn is None else self._pool(self._dsn)  # Kept, since it is closed with its last reference.
+        pool = self._given if held is None else await held.open()
         connection = await pool.acquire()
         try:
             if self.abilities is None:
@@ -370,15 +388,14 @@ class Client:
             raise failure from failure.__cause__
 
     async def aclose(self) -> None:
-        """Close the pools that were opened here."""
+        """Close the pools that were opened here and that no other client uses."""
         for loop, pool in list(self._pools.items()):
             self._pools.pop(loop, None)
-            if not pool.is_ours or pool.keeper is None or loop.is_closed():
-                continue
+            pool.users.discard(self)
             if loop is running_asyncio_loop():
-                await pool.close()
+                await pool.close_unused()
             elif loop.is_running():
-                await call_on(loop, partial(_run_named, pool.close))
+                await call_on(loop, partial(_run_named, pool.close_unused))
 
 
 @asynccontextmanager

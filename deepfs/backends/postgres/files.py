@@ -35,7 +35,8 @@ from deepfs.storage.gathering import in_batches
 from deepfs.storage.runners import AsyncStorage, Listing
 from deepfs.text.edits import MAX_EDITED_BYTES
 from deepfs.text.flat_tree import Change, ChangedError, FileStat, TaggedFiles
-from deepfs.text.paths import end_of_prefix
+from deepfs.text.paths import ancestors, end_of_prefix
+from deepfs.text.records import text_file
 from deepfs.types import FileDataV2
 
 _STATEMENT_BYTES: Final = 16 * 1024 * 1024
@@ -47,10 +48,13 @@ _FORGOTTEN_AT_ONCE: Final = 64
 _ANY_SIZE: Final = 2**62
 """Larger than any file."""
 
-_REPLACE: Final = "ON CONFLICT (namespace, path) DO UPDATE SET " + ", ".join(
-    f"{name} = excluded.{name}" for name in ("content", "bytes", "mime_type", "created_at", "modified_at", "version")
+_OVERWRITE: Final = "ON CONFLICT (namespace, path) DO UPDATE SET " + ", ".join(
+    f"{name} = excluded.{name}" for name in ("content", "bytes", "mime_type", "modified_at", "version")
 )
+_REPLACE: Final = f"{_OVERWRITE}, created_at = excluded.created_at"
 _KEEP: Final = "ON CONFLICT (namespace, path) DO NOTHING"
+_VALUES: Final = "$3::text, $4::text, $5::bytea, $6::text, $7::timestamptz, $8::timestamptz"
+"""The values of `COLUMNS` in a statement whose first parameters are the namespace and the number of the change."""
 _HASHED_BYTES: Final = 65_536
 """The largest file whose version an event of `awatch` tells."""
 _LONG_STEP: Final = 100
@@ -110,17 +114,16 @@ class OneChange(NumberedChange):
         return f"DELETE FROM {self.names.files} WHERE {where}", (self.change.path,)
 
     def _store(self, row: Row) -> tuple[str, tuple[Any, ...]]:
-        values = "$3::text, $4::text, $5::bytea, $6::text, $7::timestamptz, $8::timestamptz"
         if self.change.condition == "version":
             statement = f"""
-                UPDATE {self.names.files} SET ({COLUMNS}, version) = ({values}, $2::bigint)
+                UPDATE {self.names.files} SET ({COLUMNS}, version) = ({_VALUES}, $2::bigint)
                 WHERE namespace = $1::text AND path = $3::text AND version = $9::bigint
             """
         else:
             otherwise = _KEEP if self.change.condition == "create" else _REPLACE
             statement = f"""
                 INSERT INTO {self.names.files} (namespace, version, {COLUMNS})
-                VALUES ($1::text, $2::bigint, {values}) {otherwise}
+                VALUES ($1::text, $2::bigint, {_VALUES}) {otherwise}
             """
         return statement, row.values
 
@@ -147,6 +150,33 @@ class ReplacedText(NumberedChange):
             WHERE namespace = $1::text AND path = $3::text AND content IS NOT NULL AND size <= $7::bigint
                 AND {place} > 0 AND strpos(substr(content, {place} + 1), $4::text) = 0
                 AND ($8::boolean OR strpos(content, chr(13) || chr(10)) = 0)
+        """
+        return bool(
+            await connection.fetchval(_with_journal(self.names, statement), self.namespace, number, *self.values)
+        )
+
+
+class WrittenText(NumberedChange):
+    """A write, in one statement that also looks at what is there.
+
+    It changes nothing if the path is a directory, if a file is above it or, without `overwrite`, at it.
+    """
+
+    def __init__(self, names: Names, namespace: str, path: str, text: str, *, overwrite: bool) -> None:
+        super().__init__(names, namespace)
+        self.otherwise: str = _OVERWRITE if overwrite else _KEEP
+        beneath = f"{path}/"
+        row = row_of(path, text_file(text, None))
+        self.values: tuple[Any, ...] = *row.values, ancestors(path), beneath, end_of_prefix(beneath)
+
+    async def run(self, number: int, connection: Any) -> bool:
+        # EXISTS would drop the order, and with it what makes the planner take the index.
+        statement = f"""
+            INSERT INTO {self.names.files} (namespace, version, {COLUMNS})
+            SELECT $1::text, $2::bigint, {_VALUES} WHERE NOT EXISTS ({rows_at(self.names, "path", paths="$9")}) AND (
+                SELECT path FROM {self.names.files} WHERE namespace = $1::text AND path >= $10 AND path < $11
+                ORDER BY path LIMIT 1
+            ) IS NULL {self.otherwise}
         """
         return bool(
             await connection.fetchval(_with_journal(self.names, statement), self.namespace, number, *self.values)
@@ -352,10 +382,6 @@ class PostgresFiles(AsyncStorage):
             await self.changes.make(OneChange(self.names, self.namespace, changes[0]))
         elif changes:
             await self.changes.make(ManyChanges(self.names, self.namespace, changes))
-
-    async def replace_once(self, path: str, old: str, new: str) -> bool:
-        """Replace a text in a file in one round trip; return False, with nothing changed, where this cannot be done."""
-        return await self.changes.make(ReplacedText(self.names, self.namespace, path, old, new))
 
 
 # --- queries ---------------------------------------------------------------------------------------------------------

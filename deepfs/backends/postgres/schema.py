@@ -332,14 +332,14 @@ COLUMNS: Final = "path, content, bytes, mime_type, created_at, modified_at"
 """The columns that are stored, in the order of `Row.values`."""
 
 
-def rows_at(names: Names, columns: str, lock: str = "") -> str:
-    """The query of the rows at the paths $2 in the namespace $1, in the order of the paths.
+def rows_at(names: Names, columns: str, lock: str = "", paths: str = "$2") -> str:
+    """The query of the rows at the `paths` in the namespace $1, in the order of the paths.
 
     It looks into the index of the key once for each path. A comparison with ANY would make the planner choose, and read
     the whole namespace where the table is new to it.
     """
     return f"""
-        SELECT file.* FROM unnest($2::text[]) AS wanted CROSS JOIN LATERAL (
+        SELECT file.* FROM unnest({paths}::text[]) AS wanted CROSS JOIN LATERAL (
             SELECT {columns} FROM {names.files} WHERE namespace = $1 AND path = wanted LIMIT 1 {lock}
         ) AS file
     """

@@ -12,7 +12,7 @@ from langgraph.prebuilt import ToolRuntime
 from langsmith.run_helpers import get_tracing_context, tracing_context
 from pydantic import Field
 
-from deepfs.backends.state import FilesystemState
+from deepfs._langgraph.channel import FilesystemState
 from deepfs.middleware._base import (
     TRACE_POLICY,
     AgentMiddleware,
@@ -39,11 +39,11 @@ from deepfs.middleware.delegation import (
     fork_state,
     initial_state,
     outcome,
+    skills_of,
     tool_description,
 )
 from deepfs.middleware.filesystem import FilesystemMiddleware, give_rules, rules_of
 from deepfs.middleware.prompts import PROMPTS
-from deepfs.middleware.skills import skills_of
 from deepfs.policy.rules import FilesystemPermission, check_rules
 
 __all__ = [

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
@@ -11,6 +11,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import SystemMessage
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command
+from msgspec import Struct
 
 from deepfs._langgraph.private import RUN, STRICT_RESUME, current_ids, run_in
 from deepfs.backends.protocol import BackendProtocol
@@ -240,8 +241,7 @@ def _check_input(given: Any) -> Any:
 # --- the middleware of the agent and of its subagents ----------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Parts:
+class _Parts(Struct, frozen=True, kw_only=True):
     """The parts that an agent shares with its subagents; builds the middleware of each from them."""
 
     model: BaseChatModel

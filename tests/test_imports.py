@@ -104,7 +104,7 @@ def test_a_part_whose_dependency_is_missing_says_so() -> None:
     assert printed == "deepfs.mcp needs the MCP SDK: pip install 'deepfs[mcp]'\n"
 
 
-PACKAGES: Final = [deepfs, deepfs.backends, deepfs.middleware, deepfs.sandboxes, deepfs.testing]
+PACKAGES: Final = [deepfs, deepfs.backends, deepfs.middleware, deepfs.policy, deepfs.sandboxes, deepfs.testing]
 
 
 def test_a_star_import_has_all_names_and_no_modules() -> None:

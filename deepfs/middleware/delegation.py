@@ -28,6 +28,7 @@ from deepfs.middleware.prompts import PROMPTS
 from deepfs.policy.rules import FilesystemPermission
 
 SKILLS: Final = "SkillsMiddleware"
+"""The name of the middleware for skills, whose module is imported if there are any."""
 PARENT: Final = "deepagents_parent"
 """The key of `configurable` that tells a run which agent started it. Servers know it by the name of deepagents."""
 WAITING: Final = "waiting"

@@ -92,7 +92,6 @@ _BY_TEXT: Final = (
      r"connection closed|IncompleteMessage|IncompleteRead", _LOST),
 )  # fmt: skip
 """What the names and texts of drivers have in common; the first that is found counts."""
-_PATTERNS: Final = [(re.compile(pattern, re.IGNORECASE), condition) for pattern, condition in _BY_TEXT]
 _NAMES: Final = re.compile(r"\w{1,30}://\S+|(?<!\w)'[^']*'")
 """URLs and what is quoted hold names of files, which may look like a condition."""
 
@@ -112,7 +111,7 @@ def condition_of(error: BaseException, path: str = "/") -> Condition | None:
     if name := path.strip("/"):
         text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", "", text)
     text = _NAMES.sub("", text)
-    return next((condition for pattern, condition in _PATTERNS if pattern.search(text)), None)
+    return next((condition for pattern, condition in _BY_TEXT if re.search(pattern, text, re.IGNORECASE)), None)
 
 
 def _with_causes(error: BaseException) -> Iterator[BaseException]:
@@ -232,7 +231,6 @@ _SHOWN: Final = (
     (r"((?-i:\bDETAIL:)\s).*", r"\1…"),  # PostgreSQL quotes the row.
 )
 """What may hold a secret, and what is shown of it."""
-_SECRETS: Final = [(re.compile(pattern, re.IGNORECASE), shown) for pattern, shown in _SHOWN]
 
 
 def redact(text: str) -> str:
@@ -240,6 +238,6 @@ def redact(text: str) -> str:
     if len(text) > _MOST_READ:  # What is cut off may be the end of a secret: no half of a word stays.
         text = text[:_MOST_READ].rpartition(" ")[0] or "…"
     text = " ".join(text.split())
-    for pattern, shown in _SECRETS:
-        text = pattern.sub(shown, text)
+    for pattern, shown in _SHOWN:
+        text = re.sub(pattern, shown, text, flags=re.IGNORECASE)
     return clip(text, _MOST_SAID).encode("utf-8", "backslashreplace").decode()

@@ -24,12 +24,10 @@ def lazy_exports(package: str, *own: str) -> tuple[Callable[[str], object], Call
     @cache
     def homes() -> dict[str, str]:
         """The modules that define the names of the stub, which is read when a name is first used."""
-        import ast
-
         stub = os.path.join(namespace["__path__"][0], "__init__.pyi")
-        lines = ast.parse(namespace["__spec__"].loader.get_data(stub)).body
-        imports = [line for line in lines if isinstance(line, ast.ImportFrom) and line.module != package]
-        return {alias.name: str(line.module) for line in imports for alias in line.names}
+        lines = namespace["__spec__"].loader.get_data(stub).decode().splitlines()
+        imports = [line.split() for line in lines if line.startswith("from ")]  # from module import name as name
+        return {words[3]: words[1] for words in imports if words[1] != package}
 
     def get(name: str) -> object:
         if name == "__all__":

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
@@ -11,26 +11,30 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import SystemMessage
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command
+from msgspec import Struct
 
 from deepfs._langgraph.private import RUN, STRICT_RESUME, current_ids, run_in
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.middleware._base import (
     InterruptOnConfig,
+    SkillSource,
     construct_model,
     create_agent,
     resolve_backend,
 )
 from deepfs.middleware.approvals import ANSWER_FORM, ApprovalMiddleware, ask_once, warn_of_unknown_tools
 from deepfs.middleware.arguments import TOOL_NAMES
-from deepfs.middleware.async_subagents import AsyncSubAgentMiddleware, has_parent, wake_parent_at_end
 from deepfs.middleware.delegation import (
     GENERAL_PURPOSE_SUBAGENT,
+    SKILLS,
     AsyncSubAgent,
     CompiledSubAgent,
     Middleware,
     SubAgent,
     Tools,
+    has_parent,
     private_keys,
+    skills_of,
     split_subagents,
 )
 from deepfs.middleware.filesystem import FilesystemMiddleware, ModelTool, give_rules, rules_of
@@ -46,12 +50,9 @@ from deepfs.middleware.harness import (
     with_descriptions,
     without_excluded,
 )
-from deepfs.middleware.memory import MemoryMiddleware
 from deepfs.middleware.patch_tool_calls import UnansweredCallsMiddleware
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.provider_caching import prompt_caching
-from deepfs.middleware.skill_files import SkillSource
-from deepfs.middleware.skills import SkillsMiddleware, skills_of
 from deepfs.middleware.subagents import on_backend
 from deepfs.middleware.summarization import create_summarization_middleware
 from deepfs.policy.permissions import PermissionedBackend
@@ -203,7 +204,11 @@ class _Agent(CompiledStateGraph[Any, Any, Any, Any]):
     def astream(self, input: Any, config: Any = None, **options: Any) -> Any:
         """Like `stream`. A run that is a background task of another agent on its server wakes that agent at its end."""
         stream = super().astream(_check_input(input), _strict(input, _with_run(config)), **options)
-        return wake_parent_at_end(self, stream, config, options.get("context")) if has_parent(config) else stream
+        if not has_parent(config):
+            return stream
+        from deepfs.middleware.async_subagents import wake_parent_at_end
+
+        return wake_parent_at_end(self, stream, config, options.get("context"))
 
 
 _INTERRUPT_ID: Final = re.compile("[0-9a-f]{32}")
@@ -236,8 +241,7 @@ def _check_input(given: Any) -> Any:
 # --- the middleware of the agent and of its subagents ----------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Parts:
+class _Parts(Struct, frozen=True, kw_only=True):
     """The parts that an agent shares with its subagents; builds the middleware of each from them."""
 
     model: BaseChatModel
@@ -311,6 +315,8 @@ class _Parts:
         """The memory. It follows prompt caching: when it changes, the prompt before it is still cached."""
         if not self.memory:
             return []
+        from deepfs.middleware.memory import MemoryMiddleware
+
         return [MemoryMiddleware(backend=self.files, sources=self.memory, add_cache_control=True)]
 
     # --- subagents ---
@@ -354,7 +360,7 @@ class _Parts:
         if settings.enabled is False or GENERAL_PURPOSE_SUBAGENT["name"] in taken:
             return []
         tail = (*self.profile.materialize_extra_middleware(), *prompt_caching())
-        names = {SkillsMiddleware.__name__, *(each.name for each in (*own, *tail))}
+        names = {SKILLS, *(each.name for each in (*own, *tail))}
         spec: dict[str, Any] = {
             **GENERAL_PURPOSE_SUBAGENT,
             **settings.to_dict(),
@@ -419,7 +425,11 @@ def _all_tools(tools: Sequence[Any], stack: Sequence[Middleware], subagents: Seq
 
 
 def _in_background(subagents: Sequence[AsyncSubAgent]) -> list[Middleware]:
-    return [AsyncSubAgentMiddleware(async_subagents=subagents)] if subagents else []
+    if not subagents:
+        return []
+    from deepfs.middleware.async_subagents import AsyncSubAgentMiddleware
+
+    return [AsyncSubAgentMiddleware(async_subagents=subagents)]
 
 
 # --- the model -------------------------------------------------------------------------------------------------------

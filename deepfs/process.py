@@ -15,6 +15,7 @@ from anyio import wait_readable
 from anyio.lowlevel import RunVar
 from msgspec import Struct
 
+from deepfs.text.visible import stop_note, time_up
 from deepfs.threads import pool
 from deepfs.threads.pool import FairQueue
 from deepfs.types import ExecuteResponse
@@ -35,8 +36,6 @@ __all__ = [
     "Stream",
     "capture",
     "start_command",
-    "stop_note",
-    "time_up",
 ]
 
 # --- output ----------------------------------------------------------------------------------------------------------
@@ -167,16 +166,6 @@ def _without_cut_start(data: bytearray) -> bytearray:
     while start < min(_LONGEST_CHARACTER - 1, len(data)) and 0x80 <= data[start] < 0xC0:
         start += 1
     return data[start:]
-
-
-def time_up(seconds: float) -> str:
-    """Why a command was stopped whose time was up."""
-    return f"its time of {seconds:g} s was up"
-
-
-def stop_note(reason: str) -> str:
-    """The last line of the output of a command that was stopped."""
-    return f"[The command was stopped: {reason}]\n"
 
 
 # --- processes -------------------------------------------------------------------------------------------------------

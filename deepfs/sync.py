@@ -200,10 +200,10 @@ _THREADS: Final = 40
 _depth: ContextVar[int] = ContextVar("deepfs_depth", default=0)
 """The number of nested sync methods, each in a thread, that wait for the current call."""
 
-_limiters: RunVar[defaultdict[int, anyio.CapacityLimiter]] = RunVar("deepfs_limiters")
+_limiters: "RunVar[defaultdict[int, anyio.CapacityLimiter]]" = RunVar("deepfs_limiters")
 
 
-def _limiter() -> anyio.CapacityLimiter:
+def _limiter() -> "anyio.CapacityLimiter":
     """The limiter of the current depth. Each depth has its own, so calls wait only for deeper ones: no deadlock."""
     try:
         limiters = _limiters.get()

@@ -1,6 +1,7 @@
 """Importing a part of deepfs loads no framework and no driver before they are used."""
 
 import json
+import re
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -50,6 +51,46 @@ def test_commands_on_files_load_no_framework(tmp_path: Path) -> None:
     assert (tmp_path / "a").read_text() == "2\n"
 
 
+def test_an_agent_on_disk_loads_what_it_uses_before_its_first_turn(tmp_path: Path) -> None:
+    """Not what others use; and a turn, which an import would hold up, only what a thread imports for a search."""
+    printed = run_script(f"""
+        import json, sys
+        from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+        from langchain_core.messages import AIMessage
+        from deepfs import FilesystemBackend, create_deep_agent
+
+        class Model(GenericFakeChatModel):
+            def bind_tools(self, tools, **options):
+                return self
+
+        calls = [
+            ("write_file", {{"file_path": "/a", "content": "one"}}),
+            ("edit_file", {{"file_path": "/a", "old_string": "one", "new_string": "two"}}),
+            ("grep", {{"pattern": "t.o", "regex": True}}),
+            ("read_file", {{"file_path": "/a"}}),
+        ]
+        messages = [AIMessage("", tool_calls=[{{"name": name, "args": args, "id": name}}]) for name, args in calls]
+        model = Model(messages=iter([*messages, AIMessage("Done.")]))
+        agent = create_deep_agent(model, backend=FilesystemBackend({str(tmp_path)!r}))
+        built = {{*sys.modules}}
+        *_, read, last = agent.invoke({{"messages": [("user", "Go on.")]}})["messages"]
+        assert "two" in read.content, read
+        print(json.dumps([sorted(built), sorted({{*sys.modules}} - built)]))
+    """)
+    built, late = json.loads(printed)
+    unused = re.compile(
+        r"(sqlite3|mcp|xml\.parsers\.expat)\b|deepfs\.(process|sandboxes|compat|search\.literals|text\.(patches|unified)|"
+        r"backends\.(state|flat|store|sqlite|local_shell)|policy\.(history|limits|hooks|observing)|"
+        r"middleware\.(skills|memory|apply_patch|anthropic_memory|patching|async_subagents|background_tasks|rubric))\b"
+    )
+    assert [name for name in built if unused.match(name)] == []
+    assert {name for name in late if name.startswith("deepfs")} <= {"deepfs.search.literals"}
+
+
+def test_the_mcp_server_loads_no_graph() -> None:
+    assert not loaded_by("import deepfs.mcp") & {"langchain", "langgraph"}
+
+
 def test_a_part_whose_dependency_is_missing_says_so() -> None:
     printed = run_script("""
         import sys
@@ -63,7 +104,7 @@ def test_a_part_whose_dependency_is_missing_says_so() -> None:
     assert printed == "deepfs.mcp needs the MCP SDK: pip install 'deepfs[mcp]'\n"
 
 
-PACKAGES: Final = [deepfs, deepfs.backends, deepfs.middleware, deepfs.sandboxes, deepfs.testing]
+PACKAGES: Final = [deepfs, deepfs.backends, deepfs.middleware, deepfs.policy, deepfs.sandboxes, deepfs.testing]
 
 
 def test_a_star_import_has_all_names_and_no_modules() -> None:

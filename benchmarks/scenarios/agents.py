@@ -1,10 +1,11 @@
 """What an agent costs: imports, building it, its prompts, its state, its skills and its checkpoints."""
 
 import base64
+import json
 import os
 import random
 import sys
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -31,12 +32,55 @@ from deepfs.backends import BackendProtocol, SqliteBackend, StateBackend
 from deepfs.middleware.skills import SkillsMiddleware
 
 _TIMED: Final = "from time import perf_counter as now; start = now(); {}; print(now() - start)"
+_FIRST_AGENT: Final = """
+from time import process_time as now
+from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage
+
+class Model(GenericFakeChatModel):
+    def bind_tools(self, tools, **options):
+        return self
+
+model, start = Model(messages=iter([AIMessage("Hello.")])), now()
+from {package} import create_deep_agent
+from {package}.backends import FilesystemBackend
+agent = create_deep_agent(model, backend=FilesystemBackend(".", virtual_mode=True))
+assert agent.invoke({{"messages": [("user", "Hello")]}})["messages"][-1].content == "Hello."
+print(now() - start)
+"""
+_COMMAND: Final = """
+import sys
+from time import process_time as now
+from deepfs.cli.app import app
+
+try:
+    app(sys.argv[1:])
+finally:
+    print(now(), file=sys.stderr)
+"""
+_CLIENT: Final = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "a", "version": "1"}}
+_CALLS: Final[Sequence[dict[str, Any]]] = (
+    {"id": 1, "method": "initialize", "params": _CLIENT},
+    {"method": "notifications/initialized"},
+    {"id": 2, "method": "tools/list", "params": {}},
+    {"id": 3, "method": "tools/call", "params": {"name": "read_file", "arguments": {"file_path": "/a"}}},
+)
+_REQUESTS: Final = b"".join(json.dumps({"jsonrpc": "2.0", **each}).encode() + b"\n" for each in _CALLS)
+"""What a client of MCP sends until its first answer from a tool."""
+_FILES: Final = {"a": "one\n", "b": "two\n", "of.patch": "--- a\n+++ a\n@@ -1 +1 @@\n-one\n+two\n"}
+_COMMANDS: Final[Sequence[tuple[list[str], bytes, int]]] = (
+    (["ls"], b"of.patch", 150),
+    (["diff", "a", "b"], b"+two", 150),
+    (["patch", "of.patch"], b"a", 150),
+    (["mcp", "."], b"one", 1_000),
+)
+"""Commands, what they show, and the most milliseconds that they may take."""
 
 
 async def imports(bench: Bench) -> None:
-    """Import time, in a new interpreter that finds compiled modules."""
+    """Import time, in a new interpreter that finds compiled modules, and the CPU time of whole processes."""
     both_have = ("deepfs", "deepagents")
-    with inputs.scratch() as compiled:
+    with inputs.scratch() as compiled, inputs.scratch() as place:
         # A package from an index is compiled when it is installed, a clone when it is first used, unless forbidden.
         environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(compiled), "PYTHONDONTWRITEBYTECODE": ""}
 
@@ -56,8 +100,49 @@ async def imports(bench: Bench) -> None:
             contenders = [Contender(package, text, partial(imported, text)) for package, text in shown.items()]
             work = f"{statement.format('…')}, in a new interpreter"
             race = await bench.race(work, contenders, "import", seconds=60)
-    claim = "from deepfs.backends import FilesystemBackend: at least 12× faster than from deepagents"
-    bench.at_least(claim, 12, race.ratios("deepagents", "deepfs"))
+        claim = "from deepfs.backends import FilesystemBackend: at least 12× faster than from deepagents"
+        bench.at_least(claim, 12, race.ratios("deepagents", "deepfs"))
+
+        async def begin(package: str) -> Timed:
+            program = [sys.executable, "-c", _FIRST_AGENT.format(package=package)]
+            return Timed(float((await anyio.run_process(program, stderr=None, env=environment)).stdout), "answered")
+
+        for package in both_have:
+            await begin(package)
+        call = "create_deep_agent(model, backend=FilesystemBackend(…)).invoke(…)"
+        agents = [Contender(package, call, partial(begin, package)) for package in both_have]
+        work = "The first agent of a process, and its turn: CPU time beyond langchain-core"
+        race = await bench.race(work, agents, "turn", seconds=60)
+        claim = "The first agent of a process, and its turn: at most 0.75 of the CPU time with deepagents"
+        bench.at_most(claim, 0.75, race.ratios("deepfs", "deepagents"))
+
+        def fill() -> None:
+            for name, text in _FILES.items():
+                (place / name).write_text(text)
+
+        async def command(words: Sequence[str], expected: bytes) -> Timed:
+            """Run a command; a server until its third answer."""
+            program = [sys.executable, "-c", _COMMAND, *words]
+            done = b""
+            process: Any = await anyio.open_process(program, cwd=place, env=environment)
+            async with process:
+                if words[0] == "mcp":
+                    await process.stdin.send(_REQUESTS)
+                    while b'"id":3' not in done or not done.endswith(b"\n"):
+                        done += await process.stdout.receive()
+                await process.stdin.aclose()
+                done += b"".join([part async for part in process.stdout])
+                seconds = b"".join([part async for part in process.stderr])
+            assert expected in done, done
+            return Timed(float(seconds), "shown")
+
+        for words, expected, most in _COMMANDS:
+            run, name = partial(command, words, expected), f"deepfs {words[0]}"
+            fill()
+            await run()
+            contender = Contender("deepfs", " ".join(["deepfs", *words]), run, before=fill)
+            race = await bench.race(f"{name}: CPU time of the process", [contender], "answer")
+            bench.at_most(f"{name}: at most {most} ms of CPU time", most, race.milliseconds("deepfs"), " ms")
 
 
 _BUILT: Final = 10

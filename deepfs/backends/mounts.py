@@ -3,11 +3,11 @@
 import logging
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, ParamSpec, TypeVar, get_args
 
 import anyio
+from msgspec import Struct
 from msgspec.structs import replace
 
 from deepfs.backends.protocol import BackendProtocol
@@ -48,8 +48,7 @@ SearchT = TypeVar("SearchT", GlobResult, GrepResult)
 logger: logging.Logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Mount:
+class Mount(Struct, frozen=True):
     """A backend and its prefix, the path where its root appears; the default backend has an empty prefix."""
 
     prefix: str

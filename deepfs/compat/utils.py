@@ -16,6 +16,7 @@ from deepfs.text.edits import replace
 from deepfs.text.flat_tree import DecodedFiles, FileTree
 from deepfs.text.media import MAX_MEDIA_BYTES as MAX_VIDEO_INPUT_BYTES
 from deepfs.text.records import read_data
+from deepfs.text.visible import EMPTY_CONTENT_WARNING
 from deepfs.types import FileInfo, GrepMatch, GrepResult, ReadResult, failure
 
 __all__ = [
@@ -52,7 +53,6 @@ __all__ = [
 FileType: TypeAlias = Literal["text", "image", "audio", "video", "file"]
 """What a file holds, as far as its name tells."""
 
-EMPTY_CONTENT_WARNING: Final = "[The file is empty]"
 EMPTY_OLD_STRING_ERROR: Final = "Error: The text to replace is empty."
 MAX_LINE_LENGTH: Final = 5_000
 """The longest row of `format_content_with_line_numbers`, in characters of the line."""

@@ -36,8 +36,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from deepfs import __version__
-from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol
-from deepfs.compat.factories import backend_from
+from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol, as_backend
 from deepfs.config.trees import load_tree, open_backend, open_tree
 from deepfs.config.urls import TREE
 from deepfs.mcp.calls import BoundedCalls
@@ -85,7 +84,7 @@ def create_server(
         ValueError: If a setting is wrong.
     """
     settings = check_settings(settings or McpSettings())
-    files = backend_from(backend)
+    files = as_backend(backend)
     files = ReadOnlyBackend(files) if read_only else files
     calls = BoundedCalls(settings.limits)
     resources = FileResources(files, settings.limits, calls) if settings.resources else None

@@ -9,7 +9,6 @@ from langgraph.prebuilt.tool_node import ToolCallRequest
 
 from deepfs._deprecated import warn_deprecated
 from deepfs.backends.protocol import BackendProtocol, as_backend
-from deepfs.backends.state import StateBackend
 from deepfs.middleware._messages import ToolResult, with_prompt
 from deepfs.profiles.registry import apply_provider_profile
 from deepfs.sync import call_sync
@@ -43,9 +42,14 @@ def resolve_backend(backend: Any) -> BackendProtocol:
     The class StateBackend, which older code passes as a factory, stands for an object of it. Raises TypeError for any
     other value.
     """
-    if backend is StateBackend:
-        warn_deprecated("the class StateBackend as a backend is deprecated: pass StateBackend()")
-    return StateBackend() if backend is None or backend is StateBackend else as_backend(backend)
+    if backend is None or isinstance(backend, type):
+        from deepfs.backends.state import StateBackend
+
+        if backend is StateBackend:
+            warn_deprecated("the class StateBackend as a backend is deprecated: pass StateBackend()")
+        if backend in (None, StateBackend):
+            return StateBackend()
+    return as_backend(backend)
 
 
 def artifacts_root(backend: object) -> str:
@@ -120,6 +124,8 @@ except ModuleNotFoundError as error:
 
 TRACE_POLICY: Any = TracePolicy(process_inputs=omit_payload, process_outputs=omit_payload)
 """Keeps messages and files out of the spans of middleware in traces."""
+SkillSource: TypeAlias = str | tuple[str, str]
+"""A directory of skills: its path, or its path and a label for the prompt."""
 
 
 def construct_model(model: str | BaseChatModel) -> BaseChatModel:

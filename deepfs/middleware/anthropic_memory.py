@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from langchain_core.tools import BaseTool, ToolException
 from pydantic import Field
 
-from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol, offers_move
-from deepfs.compat.factories import backend_from
+from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol, as_backend, offers_move
 from deepfs.errors import DeepFSError, ErrorCode
 from deepfs.middleware.approved import (
     WHOLE_FILE,
@@ -172,7 +171,7 @@ def memory_tool(backend: BACKEND_TYPES) -> BaseTool:
     Raises:
         TypeError: If `backend` is not a backend.
     """
-    files = backend_from(backend)
+    files = as_backend(backend)
     commands = _Commands(files)
 
     async def memory(command: str, **arguments: Any) -> str:
@@ -196,7 +195,7 @@ def memory_function(backend: BACKEND_TYPES) -> Callable[..., Coroutine[Any, Any,
     Raises:
         TypeError: If `backend` is not a backend.
     """
-    commands = _Commands(backend_from(backend))
+    commands = _Commands(as_backend(backend))
 
     async def memory(
         command: Command,
@@ -417,7 +416,7 @@ def memory_tool_of_sdk(backend: BACKEND_TYPES) -> "BetaAbstractMemoryTool":
     """
     from anthropic.lib.tools import BetaAbstractMemoryTool
 
-    files = backend_from(backend)
+    files = as_backend(backend)
     run = _sdk_command(_Commands(files))
 
     class MemoryTool(BetaAbstractMemoryTool):
@@ -444,7 +443,7 @@ def async_memory_tool_of_sdk(backend: BACKEND_TYPES) -> "BetaAsyncAbstractMemory
     """
     from anthropic.lib.tools import BetaAsyncAbstractMemoryTool
 
-    run = _sdk_command(_Commands(backend_from(backend)))
+    run = _sdk_command(_Commands(as_backend(backend)))
 
     class AsyncMemoryTool(BetaAsyncAbstractMemoryTool):
         async def execute(self, command: Any) -> Any:

@@ -6,8 +6,7 @@ from typing import Any
 from langchain_core.tools import BaseTool, ToolException
 from pydantic import Field
 
-from deepfs.backends.protocol import BACKEND_TYPES
-from deepfs.compat.factories import backend_from
+from deepfs.backends.protocol import BACKEND_TYPES, as_backend
 from deepfs.middleware.arguments import ToolArguments
 from deepfs.middleware.patching import apply_patches
 from deepfs.middleware.prompts import PROMPTS
@@ -39,7 +38,7 @@ def apply_patch_tool(backend: BACKEND_TYPES) -> BaseTool:
     Raises:
         TypeError: If `backend` is not a backend.
     """
-    files = backend_from(backend)
+    files = as_backend(backend)
 
     async def apply_patch(input: str) -> str:
         try:
@@ -63,7 +62,7 @@ class PatchEditor:
     """
 
     def __init__(self, backend: BACKEND_TYPES) -> None:
-        self._backend = backend_from(backend)
+        self._backend = as_backend(backend)
 
     async def create_file(self, operation: Any) -> str:
         """Create a file.

@@ -35,12 +35,14 @@ from deepfs.middleware.delegation import (
     initial_state,
     merge_files,
     new_task,
+    parent_of,
     record_follow_up,
     record_observation,
+    section,
     tool_description,
 )
 from deepfs.middleware.prompts import PROMPTS
-from deepfs.middleware.remote_tasks import PARENT, RemoteTasks, open_client, serialize_context
+from deepfs.middleware.remote_tasks import RemoteTasks, open_client, serialize_context
 from deepfs.middleware.tools import Tool
 from deepfs.sync import run_sync
 
@@ -188,11 +190,6 @@ def _json(facts: object) -> str:
 # --- waking the agent that started this one --------------------------------------------------------------------------
 
 
-def has_parent(config: Mapping[str, Any] | None) -> bool:
-    """Whether the graph with this configuration was started as a background task, and not within another graph."""
-    return config is not None and bool(_parent(config)) and not _section(config, "configurable").get("checkpoint_ns")
-
-
 async def wake_parent_at_end(
     graph: Any, stream: AsyncIterator[Any], config: Any, context: object
 ) -> AsyncIterator[Any]:
@@ -203,7 +200,7 @@ async def wake_parent_at_end(
     except Exception as error:
         await wake_parent(config, None, error, context)
         raise
-    is_kept = graph.checkpointer or "__pregel_checkpointer" in _section(config, "configurable")
+    is_kept = graph.checkpointer or "__pregel_checkpointer" in section(config, "configurable")
     reached = await graph.aget_state(config) if is_kept else None
     if reached is not None and not reached.next:  # A run that waits for a person has not ended.
         await wake_parent(config, reached.values, None, context)
@@ -214,7 +211,7 @@ async def wake_parent(config: Mapping[str, Any], values: Any, error: BaseExcepti
 
     It does nothing in any other run. A busy agent looks for itself. Never raises.
     """
-    parent = _parent(config)
+    parent = parent_of(config)
     if "thread_id" not in parent or "assistant_id" not in parent:
         return
     given = serialize_context(context)
@@ -231,22 +228,8 @@ async def wake_parent(config: Mapping[str, Any], values: Any, error: BaseExcepti
         _log.debug("The agent that started this task was not told of its end", exc_info=True)
 
 
-def _parent(config: Mapping[str, Any]) -> Mapping[str, str]:
-    """The agent that started a run: from its configuration, or from the metadata of its thread."""
-    configured = _section(config, "configurable").get(PARENT)
-    if isinstance(configured, Mapping):
-        return configured
-    metadata = _section(config, "metadata")
-    known = [(name, metadata.get(f"parent_{name}")) for name in ("thread_id", "assistant_id")]
-    return {name: str(value) for name, value in known if value}
-
-
-def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    return config.get(name) or {}
-
-
 def _wake_message(config: Mapping[str, Any], values: Any, error: BaseException | None) -> dict[str, Any]:
-    about = {**_section(config, "metadata"), **_section(config, "configurable")}
+    about = {**section(config, "metadata"), **section(config, "configurable")}
     names = filter(None, map(about.get, ("subagent_name", "graph_id")))
     task: Any = {"task_id": str(about.get("thread_id", "")), "agent_name": str(next(names, "subagent"))}
     run_id = str(about.get("run_id") or "")

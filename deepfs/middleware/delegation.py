@@ -21,13 +21,16 @@ from pydantic_core import to_jsonable_python
 from typing_extensions import TypedDict
 
 from deepfs._langgraph.task_files import adopt_files
-from deepfs.middleware._base import AgentMiddleware, PrivateStateAttr
+from deepfs.middleware._base import AgentMiddleware, PrivateStateAttr, SkillSource
 from deepfs.middleware.approvals import InterruptOn
 from deepfs.middleware.compaction import summarized_count
 from deepfs.middleware.prompts import PROMPTS
-from deepfs.middleware.skills import SKILL_STATE_KEYS, SkillSource
 from deepfs.policy.rules import FilesystemPermission
 
+SKILLS: Final = "SkillsMiddleware"
+"""The name of the middleware for skills, whose module is imported if there are any."""
+PARENT: Final = "deepagents_parent"
+"""The key of `configurable` that tells a run which agent started it. Servers know it by the name of deepagents."""
 WAITING: Final = "waiting"
 UNFINISHED: Final = frozenset({"running", "pending", WAITING})
 """The statuses that can still change."""
@@ -291,16 +294,20 @@ def _mode_fault(spec: Mapping[str, Any]) -> str:
     return f"has the mode {spec['mode']!r}, and not isolated, fork or async"
 
 
-_OWN: Final = SKILL_STATE_KEYS | frozenset(
+_OWN: Final = frozenset(
     {
+        "_skill_tools_disclosed",
         "_summarization_event",
         "_summarization_session_id",
         "file_conflicts",
         "files",
         "jump_to",
         "messages",
+        "pinned_skills",
         "remaining_steps",
         "rubric",
+        "skills_load_errors",
+        "skills_metadata",
         "structured_response",
         "todos",
     }
@@ -483,6 +490,18 @@ def tool_description(specs: Sequence[Mapping[str, Any]], description: str) -> st
     return description.replace("{available_agents}", "\n".join(lines))
 
 
+def skills_of(
+    backend: Any, sources: Sequence[SkillSource] | None, middleware: Iterable[Middleware]
+) -> list[Middleware]:
+    """The middleware for `sources`: the one that `middleware` has already, or else a new one; none without sources."""
+    given = [each for each in middleware if each.name == SKILLS]
+    if given or not sources:
+        return given[-1:]
+    from deepfs.middleware.skills import SkillsMiddleware
+
+    return [SkillsMiddleware(backend=backend, sources=sources)]
+
+
 def private_keys(*schemas: Any) -> frozenset[str]:
     """Return the keys of state schemas that are marked as private, by `PrivateStateAttr`."""
     return frozenset(key for schema in schemas for key in _private_keys(schema))
@@ -501,3 +520,26 @@ def _marks(hint: Any) -> Iterator[Any]:
     yield from getattr(hint, "__metadata__", ())
     for inner in getattr(hint, "__args__", ()):
         yield from _marks(inner)
+
+
+# --- the agent that started a run -------------------------------------------------------------------------------------
+
+
+def has_parent(config: Mapping[str, Any] | None) -> bool:
+    """Whether the graph with this configuration was started as a background task, and not within another graph."""
+    return config is not None and bool(parent_of(config)) and not section(config, "configurable").get("checkpoint_ns")
+
+
+def parent_of(config: Mapping[str, Any]) -> Mapping[str, str]:
+    """The agent that started a run: from its configuration, or from the metadata of its thread."""
+    configured = section(config, "configurable").get(PARENT)
+    if isinstance(configured, Mapping):
+        return configured
+    metadata = section(config, "metadata")
+    known = [(name, metadata.get(f"parent_{name}")) for name in ("thread_id", "assistant_id")]
+    return {name: str(value) for name, value in known if value}
+
+
+def section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A section of a configuration; an empty one if it is missing."""
+    return config.get(name) or {}

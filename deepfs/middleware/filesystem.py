@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import partial
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self, get_args
 
 from langchain_core.exceptions import ModelInvalidRequestError
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
@@ -12,10 +12,9 @@ from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command
 
+from deepfs._langgraph.channel import FilesystemState
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.protocol import supports_execute as supports_execution
-from deepfs.backends.state import FilesystemState
-from deepfs.compat.utils import EMPTY_CONTENT_WARNING
 from deepfs.middleware._base import (
     AgentMiddleware,
     ExtendedModelResponse,
@@ -41,8 +40,6 @@ from deepfs.middleware._messages import (
     with_parsed_blocks,
     with_prompt,
 )
-from deepfs.middleware.anthropic_memory import memory_tool
-from deepfs.middleware.apply_patch import apply_patch_tool
 from deepfs.middleware.arguments import (
     ARGUMENTS,
     TOOL_NAMES,
@@ -70,6 +67,7 @@ from deepfs.policy.rules import FilesystemOperation, FilesystemPermission, check
 from deepfs.search.request import SEARCH_SECONDS as GLOB_TIMEOUT
 from deepfs.text import paths
 from deepfs.text.media import MAX_MEDIA_BYTES as MAX_VIDEO_INPUT_BYTES
+from deepfs.text.visible import EMPTY_CONTENT_WARNING
 
 __all__ = [
     "DEFAULT_READ_LIMIT", "DEFAULT_READ_OFFSET", "DELETE_TOOL_DESCRIPTION", "EDIT_FILE_TOOL_DESCRIPTION",
@@ -88,10 +86,7 @@ _RESULTS_DIRECTORY: Final = "large_tool_results"
 _MESSAGES_DIRECTORY: Final = "large_messages"
 
 ModelTool = Literal["apply_patch", "memory"]  # Previews and what hides tools name them as well.
-_MODEL_TOOLS: Final[Mapping[str, Callable[[BackendProtocol], BaseTool]]] = {
-    "apply_patch": apply_patch_tool,
-    "memory": memory_tool,
-}
+_MODEL_TOOLS: Final[tuple[ModelTool, ...]] = get_args(ModelTool)
 
 
 class FilesystemMiddleware(ModelCallSteps, ToolCallSteps):
@@ -175,7 +170,7 @@ class FilesystemMiddleware(ModelCallSteps, ToolCallSteps):
         self.permissions: Sequence[FilesystemPermission] = check_rules(permissions or ())
         self.backend = PermissionedBackend(self._storage, self.permissions) if self.permissions else self._storage
         self.tools = make_tools(self.backend, self._limits, self._descriptions, self._chosen)
-        self.tools += [_MODEL_TOOLS[name](self.backend) for name in self.model_tools]
+        self.tools += [_model_tool(name, self.backend) for name in self.model_tools]
         self._hidden = not_offered(self.backend)
 
     def with_permissions(self, permissions: Sequence[FilesystemPermission]) -> Self:
@@ -304,6 +299,16 @@ class FilesystemMiddleware(ModelCallSteps, ToolCallSteps):
             if is_oversized or (self.offload_binary_content and has_media(message)):
                 large.append(message)
         return large
+
+
+def _model_tool(name: ModelTool, backend: BackendProtocol) -> BaseTool:
+    if name == "apply_patch":
+        from deepfs.middleware.apply_patch import apply_patch_tool
+
+        return apply_patch_tool(backend)
+    from deepfs.middleware.anthropic_memory import memory_tool
+
+    return memory_tool(backend)
 
 
 def give_rules(

@@ -11,9 +11,7 @@ from langchain_core.tools import ToolException
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import DeepFSError, ErrorCode
-from deepfs.middleware.anthropic_memory import insert_lines
 from deepfs.middleware.approved import ABSENT, WHOLE_FILE, lines_digest, tree_version
-from deepfs.middleware.patching import plan_changes
 from deepfs.middleware.rendering import plain_error
 from deepfs.policy.permissions import as_approved
 from deepfs.sync import in_thread_if_large, is_inline
@@ -21,7 +19,6 @@ from deepfs.text import paths
 from deepfs.text.diff import TextDiff
 from deepfs.text.edits import replace_each
 from deepfs.text.entries import TreeListing, files_of
-from deepfs.text.patches import PatchError, parse_added_text, parse_patch, patch_sections
 from deepfs.text.visible import display_path, one_line
 from deepfs.types import ReadResult, error_from
 
@@ -47,6 +44,8 @@ def equivalent_calls(name: str, arguments: Mapping[str, Any]) -> Iterator[tuple[
 
 
 def _patch_calls(arguments: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    from deepfs.text.patches import PatchError, parse_added_text, patch_sections
+
     try:
         sections = patch_sections(str(arguments.get("input")))
         contents = {each.path: parse_added_text(each.lines, each.path) for each in sections if each.action == "add"}
@@ -128,7 +127,7 @@ async def preview_call(backend: BackendProtocol, name: str, arguments: Arguments
             await make(page, backend, arguments)
     except TimeoutError:
         page.note(f"The files could not be read and compared within {_SECONDS:g} seconds")
-    except (DeepFSError, PatchError, ToolException) as error:
+    except (DeepFSError, ToolException) as error:
         page.note(f"This call would fail: {plain_error(str(error))}")
     except Exception as error:  # A preview that fails must not prevent the question.
         page.note(f"No preview could be made: {type(error).__name__}: {error}")
@@ -324,9 +323,15 @@ def _count(number: int, thing: str) -> str:
 
 
 async def _patch(page: _PreviewPage, backend: BackendProtocol, arguments: Arguments) -> None:
+    from deepfs.middleware.patching import plan_changes
+    from deepfs.text.patches import PatchError, parse_patch
+
     patch = str(arguments["input"])
-    patches = await in_thread_if_large(len(patch), partial(parse_patch, patch))
-    for change in await plan_changes(backend, patches):
+    try:
+        changes = await plan_changes(backend, await in_thread_if_large(len(patch), partial(parse_patch, patch)))
+    except PatchError as error:
+        raise ToolException(str(error)) from None
+    for change in changes:
         page.versions[change.path] = change.version
         if change.is_binary:
             page.row(f"{display_path(change.path)} (binary) is {'moved' if change.move_to else 'deleted'}")
@@ -340,6 +345,8 @@ async def _patch(page: _PreviewPage, backend: BackendProtocol, arguments: Argume
 
 
 async def _insert(page: _PreviewPage, backend: BackendProtocol, arguments: Arguments) -> None:
+    from deepfs.middleware.anthropic_memory import insert_lines
+
     path = str(arguments["path"])
     found = await _find(page, backend, path)
     if found.hidden is not None:

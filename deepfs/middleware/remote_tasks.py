@@ -15,14 +15,12 @@ from langchain_core.messages import AnyMessage, HumanMessage
 from langchain_core.tools import ToolException
 from pydantic import BaseModel
 
-from deepfs.middleware.delegation import WAITING, AsyncSubAgent, AsyncTask, TaskObservation, content_of
+from deepfs.middleware.delegation import PARENT, WAITING, AsyncSubAgent, AsyncTask, TaskObservation, content_of
 from deepfs.text.visible import one_line
 
 if TYPE_CHECKING:
     from langgraph_sdk.client import LangGraphClient
 
-PARENT: Final = "deepagents_parent"
-"""The key of `configurable` that tells a run which agent started it. Servers know it by the name of deepagents."""
 _ACTIVE: Final = frozenset({"pending", "running"})
 _REQUEST_SECONDS: Final = 60
 """How long the requests of one tool call may take."""

@@ -14,10 +14,19 @@ from typing import Any, Final, NamedTuple
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import DeepFSError, ErrorCode, InvalidContentError, NoMatchError, NotFoundError
 from deepfs.operations import Grep
-from deepfs.process import stop_note, time_up
 from deepfs.search.globs import literal_brackets
 from deepfs.text.paths import ancestors, join, normalize, relative
-from deepfs.text.visible import ESCAPES_NOTE, display_name, display_path, escape_controls, fence, one_line, output_text
+from deepfs.text.visible import (
+    ESCAPES_NOTE,
+    display_name,
+    display_path,
+    escape_controls,
+    fence,
+    one_line,
+    output_text,
+    stop_note,
+    time_up,
+)
 from deepfs.types import ExecuteResponse, FileInfo, GrepMatch, GrepResult, ReadResult, Result
 
 MAX_RESULT_CHARS: Final = 60_000

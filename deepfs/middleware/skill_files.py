@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from functools import partial
 from hashlib import sha256
 from logging import getLogger
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 from typing_extensions import TypedDict
 
@@ -283,9 +283,6 @@ def render_pinned(skill: SkillMetadata, content: bytes) -> str | None:
     name, path = (one_line(skill[key]).replace('"', "&quot;").replace("<", "&lt;") for key in ("name", "path"))
     return f'<skill name="{name}" path="{path}">\n{without_tags(text, "skill")}\n</skill>'
 
-
-SkillSource: TypeAlias = str | tuple[str, str]
-"""A directory of skills: its path, or its path and a label for the prompt."""
 
 _MAX_REMEMBERED: Final = 20_000
 

@@ -19,7 +19,6 @@ from typing_extensions import TypedDict
 
 from deepfs.errors import DeepFSError
 from deepfs.middleware._base import (
-    AgentMiddleware,
     AgentState,
     CallStep,
     ExtendedModelResponse,
@@ -27,6 +26,7 @@ from deepfs.middleware._base import (
     ModelRequest,
     OmitFromOutput,
     PrivateStateAttr,
+    SkillSource,
     Steps,
     ToolCallSteps,
     is_of,
@@ -46,7 +46,6 @@ from deepfs.middleware.skill_files import (
     MAX_SKILLS_LOAD_WARNINGS,
     SkillMetadata,
     SkillReader,
-    SkillSource,
     Source,
     limit_warnings,
     normal_path,
@@ -80,7 +79,6 @@ __all__ = [
     "SkillsState",
     "SkillsStateUpdate",
     "disclosed_skill_tool_names",
-    "skills_of",
 ]
 
 
@@ -95,8 +93,6 @@ DISCLOSED: Final = "_skill_tools_disclosed"
 """The key of the state with the tools that the last request offered, each with the name that a skill lists."""
 PINNED: Final = "pinned_skill"
 """The `lc_source` of the message of a pinned skill."""
-SKILL_STATE_KEYS: Final = frozenset({"pinned_skills", "skills_load_errors", "skills_metadata", DISCLOSED})
-"""The keys of the state that an agent and its subagents do not share."""
 
 _DEFERRED: Final = "defer_loading"
 _REFUSED_BY_ANTHROPIC: Final = frozenset({"oneOf", "anyOf", "allOf"})
@@ -619,16 +615,6 @@ def disclosed_skill_tool_names(state: Mapping[str, Any]) -> frozenset[str]:
         state: The state of the agent, as middleware gets it in `request.state`.
     """
     return frozenset(read_disclosed(state))
-
-
-def skills_of(
-    backend: Any, sources: Sequence[SkillSource] | None, middleware: Iterable[AgentMiddleware[Any, Any, Any]]
-) -> list[AgentMiddleware[Any, Any, Any]]:
-    """The middleware for `sources`: the one that `middleware` has already, or else a new one; none without sources."""
-    given = [each for each in middleware if each.name == SkillsMiddleware.__name__]
-    if given or not sources:
-        return given[-1:]
-    return [SkillsMiddleware(backend=backend, sources=sources)]
 
 
 def _skills_of(source: Source, before: Iterable[SkillMetadata], warnings: list[str]) -> Sequence[SkillMetadata]:

@@ -11,7 +11,7 @@ from langchain_core.tools import BaseTool, ToolException
 from langgraph.prebuilt import ToolRuntime
 from langsmith.run_helpers import get_tracing_context, tracing_context
 
-from deepfs.backends.state import FilesystemState
+from deepfs._langgraph.channel import FilesystemState
 from deepfs.middleware._base import (
     TRACE_POLICY,
     AgentMiddleware,
@@ -38,11 +38,11 @@ from deepfs.middleware.delegation import (
     fork_state,
     initial_state,
     outcome,
+    skills_of,
     tool_description,
 )
 from deepfs.middleware.filesystem import FilesystemMiddleware, give_rules, rules_of
 from deepfs.middleware.prompts import PROMPTS
-from deepfs.middleware.skills import skills_of
 from deepfs.middleware.tools import Tool
 from deepfs.policy.rules import FilesystemPermission, check_rules
 

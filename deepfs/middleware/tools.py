@@ -13,10 +13,10 @@ from deepfs.backends.protocol import (
     BACKEND_TYPES,
     BackendProtocol,
     SandboxBackendProtocol,
+    as_backend,
     offers_move,
     supports_execute,
 )
-from deepfs.compat.factories import backend_from
 from deepfs.errors import AlreadyExistsError, DeepFSError, ErrorCode, NotSupportedError
 from deepfs.middleware._messages import media_block
 from deepfs.middleware.approved import (
@@ -521,7 +521,7 @@ def filesystem_tools(
         ValueError: For a tool that does not exist, and for a timeout or a count that is not positive.
     """
     limits = ToolLimits(max_result_chars, max_media_bytes, max_execute_timeout, grep_max_count)
-    files = backend_from(backend)
+    files = as_backend(backend)
     hidden = not_offered(files) - ({"execute"} if execute else set()) | ({"execute"} if execute is False else set())
     return [tool for tool in make_tools(files, limits, descriptions, tools, hidden) if tool.name not in hidden]
 

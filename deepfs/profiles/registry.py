@@ -291,8 +291,9 @@ def load_plugins() -> None:
         if _loaded:
             return
         _loaded.append(True)  # First, since the entry points register profiles.
+        installed = entry_points()  # All of them, since it looks through every package each time.
         for group in ("deepfs.provider_profiles", "deepfs.harness_profiles"):
-            for entry in entry_points(group=group):
+            for entry in installed.select(group=group):
                 try:
                     entry.load()()
                 except Exception:  # A broken package must not break every agent.

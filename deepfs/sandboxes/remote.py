@@ -14,12 +14,13 @@ import anyio.to_thread
 
 from deepfs._drivers import redact
 from deepfs.errors import BackendError, DeepFSError
-from deepfs.process import Captured, Chunk, Kept, stop_note, time_up
+from deepfs.process import Captured, Chunk, Kept
 from deepfs.sandboxes.base import BaseSandbox
 from deepfs.sandboxes.wire import printable
 from deepfs.sync import in_thread, run_sync
 from deepfs.text.arguments import check_installed, check_integer, check_number, seconds_of
 from deepfs.text.lines import check_text
+from deepfs.text.visible import stop_note, time_up
 from deepfs.threads.loop_bridge import running_asyncio_loop
 from deepfs.threads.tasks import call_on
 from deepfs.types import ExecuteResponse

@@ -146,14 +146,14 @@ _FOLDS = re.compile(r"\(\?[imsU]*i")
 
 _RUN = re.compile(rf"[^\0\n\r\ufeff\ud800-\udfff]{{1,{_MAX_LITERAL}}}")
 """A text that indexes store as it is."""
-_FOLDED_RUN = re.compile(rf"[^\0\n\r\x80-\U0010ffff]{{1,{_MAX_LITERAL}}}")
+_FOLDED_RUN = re.compile(rf"[\x01-\x09\x0b\x0c\x0e-\x7f]{{1,{_MAX_LITERAL}}}")
 """The same if case is ignored: letters beyond ASCII have other cases in RE2 than elsewhere."""
 
 _CHARACTER = r"""
       \\ (?P<octal> [1-7][0-7]{1,2}+ | 0[0-7]{0,2}+ )
     | \\x (?: (?P<hex> [0-9A-Fa-f]{2} ) | \{ (?P<code> [0-9A-Fa-f]++ ) \} )
     | \\ (?P<control> [aftnrv] )
-    | \\ (?P<escaped> [^0-9A-Za-z\x80-\U0010ffff] )
+    | \\ (?P<escaped> [\0-/:-@\[-`{-\x7f] )
 """
 _TOKEN = re.compile(
     rf"""

@@ -7,9 +7,10 @@ asks it about the path that it is about to use, while nothing can change that pa
 
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine
 from contextvars import ContextVar, Token
-from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
+
+from msgspec import Struct
 
 from deepfs.errors import DeepFSError, PermissionDeniedError
 from deepfs.text import paths
@@ -83,8 +84,7 @@ def access_as(role: Role) -> AccessScope:
     return AccessScope(access and _As(access, role))
 
 
-@dataclass(frozen=True)
-class _As:
+class _As(Struct, frozen=True):
     access: AccessCheck
     role: Role
 
@@ -113,8 +113,7 @@ def access_at(prefix: str, root: str = "") -> AccessScope:
     return AccessScope(access if access is None or prefix == root == "" else _At(access, prefix, root))
 
 
-@dataclass(frozen=True)
-class _At:
+class _At(Struct, frozen=True):
     access: AccessCheck
     prefix: str
     root: str
@@ -126,8 +125,7 @@ class _At:
         self.access.check(self.prefix + inner[len(self.root) :] or "/", role, shown)
 
 
-@dataclass(frozen=True)
-class BothChecks:
+class BothChecks(Struct, frozen=True):
     """Refuses what one of two checks refuses."""
 
     first: AccessCheck
@@ -149,8 +147,7 @@ def keep_inside(directory: str) -> AccessScope:
     return AccessScope(inside if access is None else BothChecks(access, inside))
 
 
-@dataclass(frozen=True)
-class _Inside:
+class _Inside(Struct, frozen=True):
     directory: str
 
     def check(self, path: str, role: Role, shown: str) -> None:

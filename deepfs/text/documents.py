@@ -12,7 +12,6 @@ from contextlib import suppress
 from enum import IntEnum
 from io import BytesIO
 from typing import Final
-from xml.parsers import expat
 from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile
 
 MAX_MEMORY: Final = 1024**3
@@ -99,6 +98,7 @@ def _parse(
     add: Callable[[str], None],
 ) -> None:
     """Call the functions for each element, by its name without a namespace, and each text between."""
+    from xml.parsers import expat  # Here, since agents import this module for the statuses alone.
 
     def refuse(*declaration: object) -> None:
         raise UnreadableError(Status.DAMAGED)  # Entities may expand without end, and Word declares none.

@@ -13,6 +13,7 @@ from typing import Final
 from deepfs.errors import clip
 
 ESCAPES_NOTE: Final = r"Control characters are shown as escapes such as \r"
+EMPTY_CONTENT_WARNING: Final = "[The file is empty]"
 
 _UNSEEN: Final = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _INVISIBLE: Final = re.compile(
@@ -63,6 +64,16 @@ def _escape(found: re.Match[str]) -> str:
 def one_line(text: str, most: int = 300) -> str:
     """A text from elsewhere for a note: on one line, without control characters, and cut after `most` characters."""
     return escape_controls(clip(text, most)).replace("\n", "\\n")
+
+
+def time_up(seconds: float) -> str:
+    """Why a command was stopped whose time was up."""
+    return f"its time of {seconds:g} s was up"
+
+
+def stop_note(reason: str) -> str:
+    """The last line of the output of a command that was stopped."""
+    return f"[The command was stopped: {reason}]\n"
 
 
 def output_text(output: str) -> str:

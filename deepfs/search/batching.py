@@ -129,8 +129,12 @@ class Batcher(Generic[KeyT, RequestT, ResultT]):
             raise
         return call
 
+    def take(self, key: KeyT) -> list[BatchedCall[RequestT, ResultT]]:
+        """The requests of a key that wait, for `run` to carry out as well."""
+        return [call for call in self._waiting.pop((os.getpid(), key), ()) if call.take()]
+
     def _run_waiting(self, run: Run[KeyT, RequestT, ResultT], place: tuple[int, KeyT]) -> None:
-        calls = [call for call in self._waiting.pop(place) if call.take()]
+        calls = self.take(place[1])
         batches = [calls] if calls else []
         for batch in batches:
             for call in batch:

@@ -285,7 +285,7 @@ class Database:
                 self.index(session)
                 self.checkpoint(session)
 
-    def make_changes(self, _: None, calls: Sequence[SharedChange]) -> None:
+    def make_changes(self, _: None, calls: list[SharedChange]) -> None:
         """Make changes that came at about the same time. They share transactions, and so the waits for the disk.
 
         Each fails alone. If a transaction fails as a whole, its changes are planned anew, and made one by one.
@@ -302,6 +302,9 @@ class Database:
                         if not session.connection.in_transaction:  # It undid those before it as well.
                             begun.pop().tell()
                             raise ChangedError.because(None, _UNDONE)
+                        if not waiting:
+                            calls += (late := self.changes.take(None))
+                            waiting += late
             except Exception as error:
                 if waiting and not begun:
                     raise

@@ -232,7 +232,8 @@ class Database:
             connection.execute(f"PRAGMA synchronous = {self._durability}")
             connection.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
             connection.execute("PRAGMA wal_autocheckpoint = 0")  # See `checkpoint`.
-            connection.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES // 4}")
+            # What is written anew is flushed in half the time of what is appended: the file system notes no new size.
+            connection.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES - _SMALLEST}")
             connection.execute("PRAGMA temp_store = MEMORY")
             identity = _identity(self.file)
             if identity is None:
@@ -305,8 +306,8 @@ class Database:
                         if not waiting:
                             calls += (late := self.changes.take(None))
                             waiting += late
-            except Exception as error:
-                if waiting and not begun:
+            except BaseException as error:
+                if waiting and not begun:  # It is the same for all: each is told by an attempt of its own.
                     raise
                 if len(begun) == 1:
                     begun[0].fail(error)

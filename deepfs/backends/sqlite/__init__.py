@@ -248,8 +248,9 @@ class SqliteBackend(StorageBackend):
         file: The path of the database.
         namespace: A name, a tuple of names, or a factory of these that gets the `Runtime` of the running node (None
             outside a graph). Any identity of a user is a name. Only files of exactly this namespace are seen.
-        durability: With `"full"`, what was stored survives a power failure. With `"normal"`, the last changes before
-            one may be lost, but nothing else, and writes wait for no disk.
+        durability: With `"full"`, what was stored survives a power failure; changes at the same time share the wait for
+            the disk. With `"normal"`, the last changes before one may be lost, but nothing else, and writes wait for no
+            disk.
         max_file_size_mb: The largest file, in units of 1,048,576 bytes, that is read whole or searched.
         max_scanned: The most files that a search looks at one by one, where its pattern has no text of three characters
             in a row that the index could find. Its result is then `truncated`.

@@ -123,7 +123,7 @@ class Batcher(Generic[KeyT, RequestT, ResultT]):
             start = pool.start_single if self._one_by_one else pool.start_long
             start(self._storage, self._run_waiting, run, place)
         except BaseException as error:
-            for other in self._waiting.pop(place):
+            for other in self._waiting.pop(place, ()):
                 if other.take():
                     other.fail(error)
             raise

@@ -80,7 +80,7 @@ def test_the_same_version_is_never_given_twice(backend: SqliteBackend, file: Pat
     assert seen == sorted(set(seen))
 
 
-@keeps("Each operation that changes files is one transaction")
+@keeps("Each operation that changes files is made in one transaction")
 def test_a_failed_change_leaves_nothing(backend: SqliteBackend, file: Path) -> None:
     refuse = "BEFORE INSERT ON files WHEN new.path = '/n/9' BEGIN SELECT raise(FAIL, 'no'); END"
     rows(file, f"CREATE TRIGGER refuse {refuse}")
@@ -108,7 +108,7 @@ async def _at_once(
 
 @pytest.mark.anyio
 @pytest.mark.both_loops
-@keeps("Each operation that changes files is one transaction")
+@keeps("Each operation that changes files is made in one transaction")
 async def test_changes_at_the_same_time_share_a_transaction_and_fail_alone(
     backend: SqliteBackend, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

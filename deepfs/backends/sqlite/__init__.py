@@ -58,6 +58,7 @@ class _SqliteFiles(BlockingStorage):
     failures = (sqlite3.Error,)
     _session: DatabaseSession
     _shared: DatabaseSession | None = None
+    """The connection with the transaction that a change shares with others."""
     _search: Candidates | None = None
     _has_read = False
     """Whether what a change rests on was read while the database was locked."""
@@ -99,6 +100,8 @@ class _SqliteFiles(BlockingStorage):
         return self._in_transaction(deadline, plan, "change")
 
     def translate(self, error: Exception) -> Exception:
+        if isinstance(error, UnicodeDecodeError):  # The message of SQLite quotes what it found.
+            return damaged_error()
         return error_for(error) if isinstance(error, sqlite3.Error) else super().translate(error)
 
     # --- reading ---

@@ -84,7 +84,7 @@ _SMALLEST: Final = 512
 _MOST_IDLE: Final = 8
 """How many unused connections are kept."""
 _SHARED_S: Final = 0.01
-"""Seconds after which a transaction takes no more changes: other processes wait for its end."""
+"""Seconds after which a transaction takes no more changes, since other processes wait for its end."""
 
 
 @dataclass(eq=False)
@@ -232,7 +232,7 @@ class Database:
             connection.execute(f"PRAGMA synchronous = {self._durability}")
             connection.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
             connection.execute("PRAGMA wal_autocheckpoint = 0")  # See `checkpoint`.
-            # What is written anew is flushed in half the time of what is appended: the file system notes no new size.
+            # The log is seldom shortened: a flush takes longer where the file has grown.
             connection.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES - _SMALLEST}")
             connection.execute("PRAGMA temp_store = MEMORY")
             identity = _identity(self.file)
@@ -312,7 +312,7 @@ class Database:
                 if len(begun) == 1:
                     begun[0].fail(error)
                 else:
-                    self._alone = len(begun)
+                    self._alone = max(self._alone, len(begun))
                     for call in begun:
                         call.fail(ChangedError.because(None, _UNDONE))
             else:

@@ -35,21 +35,27 @@ class BatchedCall(Generic[RequestT, ResultT]):
 
     def settle(self, outcome: Callable[[], ResultT]) -> None:
         """Give the task what `outcome` returns or raises. Calls after the first are ignored."""
-        if self.is_settled:
-            return
-        self.is_settled = True
+        if not self.is_settled:
+            self.keep(outcome)
+            self.tell()
+
+    def keep(self, outcome: Callable[[], ResultT]) -> None:
+        """Keep what `outcome` returns or raises, until `tell`, or `fail` in its place."""
         try:
             self._result = outcome()
         except BaseException as error:
             self._error = error
+
+    def tell(self) -> None:
+        """Give the task what was kept."""
+        self.is_settled = True
         self._event.set()
 
     def fail(self, error: BaseException) -> None:
-        """Raise `error` in the task, unless it has an outcome."""
+        """Raise `error` in the task, unless it was given an outcome."""
         if not self.is_settled:
-            self.is_settled = True
             self._error = error
-            self._event.set()
+            self.tell()
 
     def result(self) -> ResultT:
         """Return the result of the call, or raise its error."""
@@ -69,12 +75,14 @@ class Batcher(Generic[KeyT, RequestT, ResultT]):
 
     What carries them out, `run`, runs on a worker thread for calls that wait for `storage`. It settles every call, and
     checks the deadline of each about every millisecond; the `timeout`, in seconds, counts from its start. If it raises,
-    the calls that are not settled are run again one by one; an error of such a run is the outcome of its call.
+    the calls that are not settled are run again one by one; an error of such a run is the outcome of its call. With
+    `one_by_one`, batches are short, and for one storage they run one after another.
     """
 
-    def __init__(self, storage: Hashable = None, *, timeout: float | None = None) -> None:
+    def __init__(self, storage: Hashable = None, *, timeout: float | None = None, one_by_one: bool = False) -> None:
         self._storage = storage
         self._timeout = timeout
+        self._one_by_one = one_by_one
         self._waiting: dict[tuple[int, KeyT], list[BatchedCall[RequestT, ResultT]]] = {}
 
     async def ask(self, run: Run[KeyT, RequestT, ResultT], key: KeyT, request: RequestT) -> ResultT:
@@ -112,16 +120,21 @@ class Batcher(Generic[KeyT, RequestT, ResultT]):
             if self._waiting.get(place) is waiting or not call.take():
                 return call
         try:
-            pool.start_long(self._storage, self._run_waiting, run, place)
+            start = pool.start_single if self._one_by_one else pool.start_long
+            start(self._storage, self._run_waiting, run, place)
         except BaseException as error:
-            for other in self._waiting.pop(place):
+            for other in self._waiting.pop(place, ()):
                 if other.take():
                     other.fail(error)
             raise
         return call
 
+    def take(self, key: KeyT) -> list[BatchedCall[RequestT, ResultT]]:
+        """The requests of a key that wait, for `run` to carry out as well."""
+        return [call for call in self._waiting.pop((os.getpid(), key), ()) if call.take()]
+
     def _run_waiting(self, run: Run[KeyT, RequestT, ResultT], place: tuple[int, KeyT]) -> None:
-        calls = [call for call in self._waiting.pop(place) if call.take()]
+        calls = self.take(place[1])
         batches = [calls] if calls else []
         for batch in batches:
             for call in batch:

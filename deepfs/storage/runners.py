@@ -10,8 +10,8 @@ they never wait, from `BlockingStorage` if they block (sqlite3, boto3), from `As
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Generator, Hashable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Awaitable, Callable, Generator, Hashable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from time import monotonic, sleep
 from typing import Any, ClassVar, Final, Literal, TypeAlias, TypeVar, final
@@ -385,9 +385,14 @@ class BlockingStorage(Storage):
         return await pool.run(self._in_transaction, Deadline(), plan, kind, storage=self.scope)
 
     def _in_transaction(self, deadline: Deadline, plan: Plan[T], kind: Kind) -> T:
+        with self._reporting(), self.transaction(kind):
+            return self._run_plan(plan, deadline)
+
+    @contextmanager
+    def _reporting(self) -> Iterator[None]:
+        """Raise an error of the driver as the error to raise for it."""
         try:
-            with self.transaction(kind):
-                return self._run_plan(plan, deadline)
+            yield
         except self.failures as error:
             if (failure := self._report(error)) is error:
                 raise

@@ -42,6 +42,7 @@ __all__ = [
     "run_long",
     "run_resident",
     "start_long",
+    "start_single",
     "stop_if_cancelled",
     "wait_for_end",
 ]
@@ -474,6 +475,7 @@ class _Pools:
         self.short = WorkerPool("short", core=1, limit=64, most=16)
         # Searches keep the interpreter busy: each further one makes an event loop wait longer for its turn.
         self.long = WorkerPool("long", core=2, limit=16, most=2, threads=64, takes_turns=True)
+        self.single = WorkerPool("single", core=1, limit=64, most=1)
         self.resident = WorkerPool("resident", core=1, limit=1)
         self.isolated = WorkerPool("isolated", core=1, limit=1)
 
@@ -637,9 +639,18 @@ def start_long(storage: Hashable, function: Callable[[*ArgsT], object], *args: *
         function: Must pass on its outcome itself; what it returns or raises is dropped.
         args: The arguments of the function.
     """
+    _start(_pools.long, storage, function, args)
+
+
+def start_single(storage: Hashable, function: Callable[[*ArgsT], object], *args: *ArgsT) -> None:
+    """Like `start_long`, for short calls, of which those for one storage are made one at a time."""
+    _start(_pools.single, storage, function, args)
+
+
+def _start(pool: WorkerPool, storage: Hashable, function: Callable[[*ArgsT], object], args: tuple[*ArgsT]) -> None:
     job = Job(storage, None, lambda: None, function, args)
     try:
-        _pools.long.submit(job)
+        pool.submit(job)
     except RuntimeError:
         if job.withdraw():
             raise

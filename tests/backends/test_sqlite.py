@@ -7,13 +7,15 @@ import random
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.abc
 import anyio.to_thread
 import pytest
 
@@ -24,11 +26,12 @@ from deepfs.backends.sqlite import search as planner
 from deepfs.errors import BackendError, ConflictError
 from deepfs.storage import runners
 from deepfs.storage.retries import RetryPolicy
-from deepfs.text.flat_tree import ChangedError
+from deepfs.text.flat_tree import Change, ChangedError
 from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
 from support.promises import keeps
 from support.raw_sqlite import RawSqlite, rows
+from support.waiting import until, until_tasks_wait
 
 CHANGES: list[Callable[[SqliteBackend], Any]] = [
     lambda backend: backend.write("/new.txt", "x"),
@@ -77,7 +80,7 @@ def test_the_same_version_is_never_given_twice(backend: SqliteBackend, file: Pat
     assert seen == sorted(set(seen))
 
 
-@keeps("Each operation that changes files is one transaction")
+@keeps("Each operation that changes files is made in one transaction")
 def test_a_failed_change_leaves_nothing(backend: SqliteBackend, file: Path) -> None:
     refuse = "BEFORE INSERT ON files WHEN new.path = '/n/9' BEGIN SELECT raise(FAIL, 'no'); END"
     rows(file, f"CREATE TRIGGER refuse {refuse}")
@@ -85,6 +88,123 @@ def test_a_failed_change_leaves_nothing(backend: SqliteBackend, file: Path) -> N
     assert [outcome.error for outcome in outcomes] == ["backend_error"] * 2
     assert backend.read("/n/8").code == "file_not_found"
     assert backend.write("/n/8", "x").ok
+
+
+# --- changes at the same time -----------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def _at_once(
+    backend: SqliteBackend, changes: int
+) -> AsyncIterator[tuple[anyio.abc.TaskGroup, Callable[[], Any]]]:
+    """Tasks that make changes, of which none begins before as many wait, or before the function is called."""
+    database, gate = backend._database(), threading.Event()
+    pool.start_single(database.file, gate.wait, 20)
+    async with anyio.create_task_group() as tasks:
+        yield tasks, gate.set
+        await until(lambda: gate.is_set() or sum(map(len, database.changes._waiting.values())) == changes)
+        gate.set()
+
+
+@pytest.mark.anyio
+@pytest.mark.both_loops
+@keeps("Each operation that changes files is made in one transaction")
+async def test_changes_at_the_same_time_share_a_transaction_and_fail_alone(
+    backend: SqliteBackend, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(databases, "_SHARED_S", 20)
+    calls: list[tuple[Callable[[], Awaitable[Any]], str | None]] = [
+        (lambda: backend.awrite("/b.txt", "x"), None),
+        (lambda: backend.awrite("/a.txt", "x"), "already_exists"),
+        (lambda: backend.awrite("/c.txt", "x", if_match="none"), "conflict"),
+        (lambda: backend.aupload_files([("/d.txt", b"x"), ("/refused.txt", b"x")]), "backend_error"),
+        (lambda: backend.aedit("/e.txt", "x", "y"), "file_not_found"),
+        (lambda: backend.awrite("/f.txt", "x"), None),
+    ]
+    codes: list[str | None] = [""] * len(calls)
+    statements: list[str] = []
+
+    def prepare() -> None:
+        refuse = "BEFORE INSERT ON files WHEN new.path = '/refused.txt' BEGIN SELECT raise(FAIL, 'no'); END"
+        rows(file, f"CREATE TRIGGER refuse {refuse}")
+        with backend._database().session() as session:
+            session.connection.set_trace_callback(statements.append)
+
+    async def call(number: int) -> None:
+        result = await calls[number][0]()
+        codes[number] = result[0].error if isinstance(result, list) else result.code
+
+    await anyio.to_thread.run_sync(prepare)
+    async with _at_once(backend, len(calls)) as (tasks, _):
+        for number in range(len(calls)):
+            tasks.start_soon(call, number)
+    assert codes == [code for _, code in calls]
+    assert [entry.path for entry in (await backend.als("/")).entries] == ["/a.txt", "/b.txt", "/f.txt"]
+    assert statements.count("COMMIT") == 1
+
+
+@pytest.mark.anyio
+async def test_a_transaction_that_fails_as_a_whole_spoils_no_other_change(
+    backend: SqliteBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(databases, "_SHARED_S", 20)
+    results: dict[str, Any] = {}
+
+    async def write(path: str, content: str) -> None:
+        results[path] = await backend.awrite(path, content)
+
+    await anyio.to_thread.run_sync(_with_pragma, backend, "max_page_count = 40")
+    async with _at_once(backend, 9) as (tasks, _):
+        for number in range(9):
+            tasks.start_soon(write, f"/{number}", "x" * 400_000 if number == 4 else "x")
+    assert "full" in results.pop("/4").error
+    assert [result.error for result in results.values()] == [None] * 8
+    assert [entry.path for entry in (await backend.als("/")).entries] == [*sorted(results), "/a.txt"]
+
+
+class _Slow(SqliteBackend):
+    """A change of `/slow.txt` waits in its transaction."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(file)
+        self.began, self.may_go_on = threading.Event(), threading.Event()
+
+    def _before_apply(self, changes: Sequence[Change]) -> Sequence[Change]:
+        if changes[0].path == "/slow.txt":
+            self.began.set()
+            self.may_go_on.wait(20)
+        return changes
+
+
+@pytest.mark.anyio
+@pytest.mark.both_loops
+@pytest.mark.parametrize("has_begun", [False, True])
+async def test_a_cancelled_change_undoes_no_other(file: Path, has_begun: bool) -> None:
+    scope = anyio.CancelScope()
+
+    async def write(path: str) -> None:
+        assert (await backend.awrite(path, "x")).ok
+
+    async def write_slowly() -> None:
+        with scope:
+            await write("/slow.txt")
+
+    async with _Slow(file) as backend:
+        await write("/a.txt")
+        async with _at_once(backend, -1) as (tasks, begin):
+            tasks.start_soon(write, "/b.txt")
+            tasks.start_soon(write_slowly)
+            tasks.start_soon(write, "/c.txt")
+            await until_tasks_wait()
+            if has_begun:
+                begin()
+                await until(backend.began.is_set)
+            scope.cancel()
+            await until_tasks_wait()
+            begin()
+            backend.may_go_on.set()
+        assert scope.cancelled_caught
+        assert [entry.path for entry in (await backend.als("/")).entries] == ["/a.txt", "/b.txt", "/c.txt"]
 
 
 # --- namespaces -------------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ _EDITS: Final = 50
 _SPAWNER: Final = """
 import os
 import sys
+import anyio
 from deepfs import SqliteBackend
 
 path = sys.argv[1]
@@ -44,6 +45,21 @@ def work(backend, number):
         assert backend.write(f"/files/{number}.txt", f"content {number} " * 500).ok
         assert backend.edit("/count.txt", str(number - 1), str(number)).ok
         say(number)
+
+def work_together(backend, writers):
+    async def write(writer):
+        number = 0
+        while True:
+            number += 1
+            assert (await backend.awrite(f"/{writer}/{number}.txt", "text " * 500)).ok
+            say(f"/{writer}/{number}.txt")
+
+    async def work():
+        async with anyio.create_task_group() as tasks:
+            for writer in range(writers):
+                tasks.start_soon(write, writer)
+
+    anyio.run(work)
 
 def child(gate, function, arguments):
     os.read(gate, 1)  # It ends when all are started.
@@ -136,6 +152,20 @@ def test_a_killed_process_loses_nothing_that_it_was_told_is_stored(file: Path, s
             if kill <= 8 or kill % 20 == 0:  # It takes longer the more files there are.
                 assert run_sync(backend.acheck) == []
             backend.delete(f"/files/{number + 1}.txt")
+
+
+def test_a_killed_process_stored_all_concurrent_changes_that_it_told_of(file: Path, spawner: Process) -> None:
+    assert spawner.stdout is not None
+    for _ in range(4):
+        process = _send(spawner, "work_together", ["8"])
+        told = {spawner.stdout.readline().strip() for _ in range(100)}
+        os.kill(process, signal.SIGKILL)
+        told |= set(_rest(spawner))
+        with SqliteBackend(file) as backend:
+            assert told <= {found.path for found in backend.glob("*.txt").unwrap()}
+            assert run_sync(backend.acheck) == []
+            for writer in range(8):
+                backend.delete(f"/{writer}")
 
 
 _CHILD_OF_A_DAEMON: Final = """

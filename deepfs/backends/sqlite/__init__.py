@@ -3,7 +3,7 @@
 import sqlite3
 from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from functools import partial
 from os import PathLike, fspath
 from typing import Any, Final, TypeAlias, TypeVar
@@ -13,7 +13,7 @@ from deepfs.backends.flat import StorageBackend
 from deepfs.backends.namespace import Namespace, NamespaceFactory, choice_in, fixed_or_chosen, join_names
 from deepfs.backends.protocol import Capabilities
 from deepfs.backends.sqlite.database import Database, DatabaseSession, Durability, damaged_error, database_at, error_for
-from deepfs.backends.sqlite.schema import check_current, code_of
+from deepfs.backends.sqlite.schema import check_current
 from deepfs.backends.sqlite.search import (
     MIME_TYPE,
     STAT_COLUMNS,
@@ -27,13 +27,14 @@ from deepfs.backends.sqlite.search import (
 from deepfs.errors import BackendError, InvalidContentError
 from deepfs.operations import DownloadFiles, Ls, Read, ReadRaw
 from deepfs.search.request import FileFilter, SearchRequest
-from deepfs.storage.runners import BlockingStorage, Kind, Page, until_accepted
+from deepfs.storage.runners import BlockingStorage, Kind, Page, Plan, until_accepted
 from deepfs.sync import is_inline
 from deepfs.text import paths, records
 from deepfs.text.entries import StoragePlace, flat_place
 from deepfs.text.flat_tree import Change, ChangedError, FileStat, TaggedFiles
 from deepfs.text.paths import end_of_prefix
 from deepfs.threads import pool
+from deepfs.threads.deadline import Deadline
 from deepfs.threads.locks import path_locks
 from deepfs.types import FileDataV2
 
@@ -56,6 +57,8 @@ class _SqliteFiles(BlockingStorage):
 
     failures = (sqlite3.Error,)
     _session: DatabaseSession
+    _shared: DatabaseSession | None = None
+    """The connection with the transaction that a change shares with others."""
     _search: Candidates | None = None
     _has_read = False
     """Whether what a change rests on was read while the database was locked."""
@@ -68,30 +71,37 @@ class _SqliteFiles(BlockingStorage):
 
     @contextmanager
     def transaction(self, kind: Kind) -> Iterator[None]:
-        database = self._database()
-        with database.session() as session:
-            self._session = session
-            if kind == "search":  # Pages are read one by one: a long transaction would keep the log from being emptied.
-                check_current(session.connection)
+        if kind == "change":
+            shared = self._shared
+            with nullcontext(shared) if shared else self._database().change() as session, session.part():
+                self._session = session
+                self._has_read = False
                 yield
-                return
+            return
+        with self._database().session() as session:
+            self._session = session
             if kind == "look":
                 session.begin("BEGIN")
-                yield
-                return
-            # A change locks the database before it reads, so that what it read is still true when it writes.
-            session.begin("BEGIN IMMEDIATE")
-            self._has_read = False
-            pages = session.pages()
+            else:  # Pages are read one by one: a long transaction would keep the log from being emptied.
+                check_current(session.connection)
             yield
-            if session.connection.in_transaction:
-                database.check_room(session, pages)
-                with self._room_made():
-                    session.execute("COMMIT")
-            database.index(session)
-            database.checkpoint(session)
+
+    async def carry_out(self, plan: Plan[T], kind: Kind) -> T:
+        if kind != "change" or is_inline():
+            return await super().carry_out(plan, kind)
+        database = self._database()
+        with self._reporting():
+            result: T = await database.changes.ask(database.make_changes, None, partial(self._take_part, plan))
+        return result
+
+    def _take_part(self, plan: Plan[T], shared: DatabaseSession, deadline: Deadline) -> T:
+        """Run a plan in a transaction that others share."""
+        self._shared = shared
+        return self._in_transaction(deadline, plan, "change")
 
     def translate(self, error: Exception) -> Exception:
+        if isinstance(error, UnicodeDecodeError):  # The message of SQLite quotes what it found.
+            return damaged_error()
         return error_for(error) if isinstance(error, sqlite3.Error) else super().translate(error)
 
     # --- reading ---
@@ -151,25 +161,17 @@ class _SqliteFiles(BlockingStorage):
     # --- writing ---
 
     def apply(self, changes: Sequence[Change]) -> None:
-        with self._room_made():
-            is_certain = self._session.connection.in_transaction and self._has_read
+        is_certain = self._session.connection.in_transaction and self._has_read
+        try:
             version = self._next_version()
             for change in changes:
                 if not self._apply(change, version):
                     # While the database is locked, nobody changes what was read.
                     raise damaged_error() if is_certain else ChangedError(change.path)
-
-    @contextmanager
-    def _room_made(self) -> Iterator[None]:
-        """On an error, roll back. If the disk is full and the log can be emptied, have the operation planned anew."""
-        try:
-            yield
         except BaseException as error:
             # The plan may go on after an error, and must not commit a part of the changes.
-            self._session.roll_back()
-            is_full = isinstance(error, sqlite3.Error) and code_of(error) == sqlite3.SQLITE_FULL
-            if is_full and self._database().empty_log(self._session):
-                raise ChangedError("/", "the disk was full") from error
+            self._session.undo_part()
+            self._database().empty_log_for(self._session, error)
             raise
 
     def _next_version(self) -> int:
@@ -249,8 +251,9 @@ class SqliteBackend(StorageBackend):
         file: The path of the database.
         namespace: A name, a tuple of names, or a factory of these that gets the `Runtime` of the running node (None
             outside a graph). Any identity of a user is a name. Only files of exactly this namespace are seen.
-        durability: With `"full"`, what was stored survives a power failure. With `"normal"`, the last changes before
-            one may be lost, but nothing else, and writes wait for no disk.
+        durability: With `"full"`, what was stored survives a power failure; changes at the same time share the wait for
+            the disk. With `"normal"`, the last changes before one may be lost, but nothing else, and writes wait for no
+            disk.
         max_file_size_mb: The largest file, in units of 1,048,576 bytes, that is read whole or searched.
         max_scanned: The most files that a search looks at one by one, where its pattern has no text of three characters
             in a row that the index could find. Its result is then `truncated`.

@@ -9,12 +9,13 @@ import os
 import sqlite3
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from shutil import disk_usage
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 from weakref import WeakValueDictionary
 
 from deepfs._drivers import add_cause
@@ -28,8 +29,10 @@ from deepfs.backends.sqlite.schema import (
     prepare,
 )
 from deepfs.errors import BackendError, DeepFSError, PermissionDeniedError
+from deepfs.search.batching import BatchedCall, Batcher
 from deepfs.text.flat_tree import ChangedError
 from deepfs.threads import pool
+from deepfs.threads.deadline import Deadline
 from deepfs.threads.native import get_ident
 
 Durability: TypeAlias = Literal["full", "normal"]
@@ -47,6 +50,7 @@ _REASONS: Final = {
 }
 _BUSY: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _LOCKED: Final = "The database is locked by another program; try again later"
+_UNDONE: Final = "The database undid a transaction that others shared; try again later"
 
 
 def damaged_error() -> BackendError:
@@ -79,6 +83,8 @@ _SMALLEST: Final = 512
 """The size of the smallest page of a database."""
 _MOST_IDLE: Final = 8
 """How many unused connections are kept."""
+_SHARED_S: Final = 0.01
+"""Seconds after which a transaction takes no more changes, since other processes wait for its end."""
 
 
 @dataclass(eq=False)
@@ -106,6 +112,24 @@ class DatabaseSession:
         self.execute(statement)
         check_current(self.connection)
 
+    @contextmanager
+    def part(self) -> Iterator[None]:
+        """A part of the transaction, of which nothing remains if it raises."""
+        self.execute("SAVEPOINT part")
+        try:
+            yield
+        except BaseException:
+            self.undo_part()
+            raise
+        finally:
+            if self.connection.in_transaction:
+                self.execute("RELEASE part")
+
+    def undo_part(self) -> None:
+        """Take back the changes of the `part`."""
+        if self.connection.in_transaction:
+            self.execute("ROLLBACK TO part")
+
     def pages(self) -> int:
         """How many pages the database has, with the changes of the transaction."""
         [pages] = self.execute("PRAGMA page_count").fetchone()
@@ -124,6 +148,10 @@ class DatabaseSession:
                 self.connection.close()
 
 
+SharedChange: TypeAlias = BatchedCall[Callable[[DatabaseSession, Deadline], Any], Any]
+"""Makes a change within a transaction that others may share."""
+
+
 class Database:
     """The connections of this process to one file."""
 
@@ -132,6 +160,10 @@ class Database:
         self._durability = durability
         self._idle: deque[DatabaseSession] = deque()
         self._wal_size = 0
+        self.changes: Batcher[None, Callable[[DatabaseSession, Deadline], Any], Any] = Batcher(file, one_by_one=True)
+        """The changes that wait for the one writer that a database has."""
+        self._alone = 0
+        """How many changes are not to share a transaction, since one with as many failed."""
 
     @contextmanager
     def session(self) -> Iterator[DatabaseSession]:
@@ -200,7 +232,8 @@ class Database:
             connection.execute(f"PRAGMA synchronous = {self._durability}")
             connection.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
             connection.execute("PRAGMA wal_autocheckpoint = 0")  # See `checkpoint`.
-            connection.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES // 4}")
+            # The log is seldom shortened: a flush takes longer where the file has grown.
+            connection.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES - _SMALLEST}")
             connection.execute("PRAGMA temp_store = MEMORY")
             identity = _identity(self.file)
             if identity is None:
@@ -232,6 +265,61 @@ class Database:
         except RuntimeError:  # No thread can be started.
             _close_all(self.file, idle)
 
+    # --- changes ---
+
+    @contextmanager
+    def change(self) -> Iterator[DatabaseSession]:
+        """A connection with a transaction that is committed at the end, if it is still open."""
+        with self.session() as session:
+            # The database is locked before anything is read, so that what was read is still true when it is changed.
+            session.begin("BEGIN IMMEDIATE")
+            pages = session.pages()
+            yield session
+            if session.connection.in_transaction:
+                self.check_room(session, pages)
+                try:
+                    session.execute("COMMIT")
+                except sqlite3.Error as error:
+                    self.empty_log_for(session, error)
+                    raise
+            with suppress(sqlite3.Error, OSError):  # What was stored stays so, whatever becomes of these.
+                self.index(session)
+                self.checkpoint(session)
+
+    def make_changes(self, _: None, calls: list[SharedChange]) -> None:
+        """Make changes that came at about the same time. They share transactions, and so the waits for the disk.
+
+        Each fails alone. If a transaction fails as a whole, its changes are planned anew, and made one by one.
+        """
+        waiting = deque(calls)
+        while waiting:
+            begun: list[SharedChange] = []
+            until = time.monotonic() + _SHARED_S
+            try:
+                with self.change() as session:
+                    while waiting and not (begun and (self._alone or time.monotonic() > until)):
+                        begun.append(call := waiting.popleft())
+                        call.keep(partial(call.request, session, call.deadline))
+                        if not session.connection.in_transaction:  # It undid those before it as well.
+                            begun.pop().tell()
+                            raise ChangedError.because(None, _UNDONE)
+                        if not waiting:
+                            calls += (late := self.changes.take(None))
+                            waiting += late
+            except BaseException as error:
+                if waiting and not begun:  # It is the same for all: each is told by an attempt of its own.
+                    raise
+                if len(begun) == 1:
+                    begun[0].fail(error)
+                else:
+                    self._alone = max(self._alone, len(begun))
+                    for call in begun:
+                        call.fail(ChangedError.because(None, _UNDONE))
+            else:
+                self._alone = max(0, self._alone - 1)
+                for call in begun:
+                    call.tell()
+
     # --- the write-ahead log ---
 
     def checkpoint(self, session: DatabaseSession) -> None:
@@ -250,12 +338,15 @@ class Database:
             self._wal_size = size
             session.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
-    def empty_log(self, session: DatabaseSession) -> bool:
-        """Give the room of the write-ahead log back to the disk, if all of it can be copied; return whether it was."""
+    def empty_log_for(self, session: DatabaseSession, error: BaseException) -> None:
+        """If `error` says that the disk is full, and the log can be emptied, have the operation planned anew."""
+        if not isinstance(error, sqlite3.Error) or code_of(error) != sqlite3.SQLITE_FULL:
+            return
+        session.roll_back()
         size = _size(f"{self.file}-wal")
         with suppress(sqlite3.Error):
-            return not session.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] and size > 0
-        return False
+            if not session.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] and size > 0:
+                raise ChangedError("/", "the disk was full") from error
 
     def has_room(self) -> bool:
         """Whether the disk has room for more than the next changes."""

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 import msgspec
 
-EDITION: Final = 2
+EDITION: Final = 3
 """Raised when the package or a scenario changes so much that earlier runs no longer tell how fast it is.
 
 Ranges hold runs of one edition, the newest that a scenario has.

@@ -5,8 +5,9 @@ import subprocess
 import sys
 from base64 import b64decode
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
-from typing import Final
+from contextlib import suppress
+from threading import Thread
+from typing import IO, Final
 
 from deepfs.errors import InvalidContentError, NotSupportedError
 from deepfs.sync import is_inline
@@ -73,12 +74,19 @@ def _read(deadline: Deadline, path: str, content: str, kind: str) -> str:
 
 
 def _communicate(process: "subprocess.Popen[bytes]", content: bytes, deadline: Deadline, path: str) -> bytes:
-    # In a thread, since `communicate(timeout=…)` sends no more input after its first timeout.
-    with ThreadPoolExecutor(1) as thread:
-        output = thread.submit(process.communicate, content)
-        try:
-            while not wait([output], _STEP_S).done:
-                deadline.check(path)
-        finally:
-            process.kill()
-        return output.result()[0]
+    # A thread sends the input, since `communicate(timeout=…)` sends no more of it after its first timeout.
+    stdin, process.stdin = process.stdin, None
+    try:
+        Thread(target=_send, args=(stdin, content), daemon=True).start()
+        while True:
+            with suppress(subprocess.TimeoutExpired):
+                return process.communicate(timeout=_STEP_S)[0]
+            deadline.check(path)
+    finally:
+        process.kill()
+
+
+def _send(stdin: IO[bytes] | None, content: bytes) -> None:
+    assert stdin is not None
+    with suppress(OSError), stdin:  # The process may end before it has read all.
+        stdin.write(content)

@@ -43,7 +43,7 @@ def display_path(path: str) -> str:
 
 def display_name(name: str) -> str:
     """A name for a line of its own: as it is, or as a JSON string if it could be mistaken for something else."""
-    is_plain = name.isprintable() and name[:1] not in ("", " ", '"') and ": " not in name
+    is_plain = name.isprintable() and name[:1] not in ("", " ", '"') and ": " not in f"{name} "
     return name if is_plain and not _NOTE_LIKE.match(name) else dumps(name)
 
 

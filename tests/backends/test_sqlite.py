@@ -162,6 +162,34 @@ async def test_a_transaction_that_fails_as_a_whole_spoils_no_other_change(
     assert [entry.path for entry in (await backend.als("/")).entries] == [*sorted(results), "/a.txt"]
 
 
+@pytest.mark.anyio
+async def test_nothing_of_a_change_remains_if_its_part_of_a_transaction_cannot_be_ended(
+    backend: SqliteBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(databases, "_SHARED_S", 20)
+    results: dict[str, Any] = {}
+    denials = [sqlite3.SQLITE_DENY]
+
+    def authorize(action: int, kind: str | None, *_: object) -> int:
+        is_end = action == sqlite3.SQLITE_SAVEPOINT and kind == "RELEASE"
+        return denials.pop() if is_end and denials else sqlite3.SQLITE_OK
+
+    def prepare() -> None:
+        with backend._database().session() as session:
+            session.connection.set_authorizer(authorize)
+
+    async def write(path: str) -> None:
+        results[path] = await backend.awrite(path, "x")
+
+    await anyio.to_thread.run_sync(prepare)
+    async with _at_once(backend, 3) as (tasks, _):
+        for path in ("/1", "/2", "/3"):
+            tasks.start_soon(write, path)
+    stored = [path for path, result in sorted(results.items()) if result.ok]
+    assert len(stored) == 2
+    assert [entry.path for entry in (await backend.als("/")).entries] == [*stored, "/a.txt"]
+
+
 class _Slow(SqliteBackend):
     """A change of `/slow.txt` waits in its transaction."""
 

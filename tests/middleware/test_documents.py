@@ -1,5 +1,7 @@
 """The text of PDF and Word documents, and what hostile documents cannot do."""
 
+import subprocess
+import sys
 from base64 import b64encode
 from collections.abc import Callable
 from io import BytesIO
@@ -203,6 +205,24 @@ def test_a_process_that_starts_slowly_gets_all_of_its_input(tmp_path: Path, monk
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(documents, "MAX_SECONDS", 30)
     assert lines_of(read(docx_of(p(t("a" * 300_000)), compression=ZIP_STORED), "/a.docx"))[0].startswith("aaa")
+
+
+def test_a_thread_reads_a_document_after_the_program_has_come_to_its_end(tmp_path: Path) -> None:
+    (tmp_path / "a.docx").write_bytes(docx_of(p(t("late"))))
+    program = """
+import sys, threading
+from deepfs import FilesystemBackend, filesystem_tools
+
+def read():
+    main.join()
+    print(tool.invoke({"file_path": "/a.docx"}))
+
+main = threading.main_thread()
+(tool,) = filesystem_tools(FilesystemBackend(sys.argv[1]), tools=["read_file"])
+threading.Thread(target=read).start()
+"""
+    done = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, text=True, timeout=300)
+    assert lines_of(done.stdout) == ["late"], done.stderr
 
 
 @pytest.mark.both_loops

@@ -90,6 +90,7 @@ def test_a_quoted_name_is_what_a_model_writes_in_an_argument(name: str) -> None:
     assert alone.isprintable()
     assert (json.loads(alone) if alone.startswith('"') else alone) == name
     assert not alone.startswith((" ", "["))
+    assert not alone.endswith(":"), "it would pass for the head of a listing"
 
 
 # --- content ---

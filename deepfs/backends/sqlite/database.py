@@ -122,13 +122,20 @@ class DatabaseSession:
             self.undo_part()
             raise
         finally:
-            if self.connection.in_transaction:
-                self.execute("RELEASE part")
+            self._end_part("RELEASE part")
 
     def undo_part(self) -> None:
         """Take back the changes of the `part`."""
-        if self.connection.in_transaction:
-            self.execute("ROLLBACK TO part")
+        self._end_part("ROLLBACK TO part")
+
+    def _end_part(self, statement: str) -> None:
+        if not self.connection.in_transaction:
+            return
+        try:
+            self.execute(statement)
+        except BaseException:  # Else the transaction would be committed with a part that failed.
+            self.roll_back()
+            raise
 
     def pages(self) -> int:
         """How many pages the database has, with the changes of the transaction."""
@@ -294,6 +301,7 @@ class Database:
         waiting = deque(calls)
         while waiting:
             begun: list[SharedChange] = []
+            undone: SharedChange | None = None
             until = time.monotonic() + _SHARED_S
             try:
                 with self.change() as session:
@@ -301,12 +309,14 @@ class Database:
                         begun.append(call := waiting.popleft())
                         call.keep(partial(call.request, session, call.deadline))
                         if not session.connection.in_transaction:  # It undid those before it as well.
-                            begun.pop().tell()
+                            undone = begun.pop()
                             raise ChangedError.because(None, _UNDONE)
                         if not waiting:
                             calls += (late := self.changes.take(None))
                             waiting += late
             except BaseException as error:
+                if undone is not None:
+                    undone.tell()
                 if waiting and not begun:  # It is the same for all: each is told by an attempt of its own.
                     raise
                 if len(begun) == 1:

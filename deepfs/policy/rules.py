@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Container, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from sys import modules
 from typing import Final, Literal, NamedTuple, TypeAlias, cast, get_args
 from warnings import warn
@@ -147,11 +148,15 @@ class _Narrowed:
 
     __slots__ = ("endings", "rules")
 
-    def __init__(self, rules: list[tuple[Mode, Tree | None]]) -> None:
+    def __init__(self, rules: tuple[tuple[Mode, Tree | None], ...]) -> None:
         if all(mode == ALLOWED.mode for mode, _ in rules):
-            rules = []
+            rules = ()
         self.rules = rules
         self.endings = tuple({ending for _, tree in rules for ending in (("",) if tree is None else tree.endings)})
+
+
+_narrowed = lru_cache(1_000)(_Narrowed)
+"""Equal ones are one object: most directories beside one another have the same rules."""
 
 
 class CompiledRules:
@@ -164,13 +169,13 @@ class CompiledRules:
     def __init__(self, rules: Sequence[FilesystemPermission]) -> None:
         # A rule with several patterns is as good as several rules in a row with one each.
         self._about: dict[FilesystemOperation, _Narrowed] = {
-            operation: _Narrowed(
-                [
+            operation: _narrowed(
+                tuple(
                     (rule.mode, compile_tree(pattern))
                     for rule in rules
                     if operation in rule.operations
                     for pattern in rule.paths
-                ]
+                )
             )
             for operation in _OPERATIONS
         }
@@ -218,15 +223,16 @@ class CompiledRules:
         if (narrowed := known.get(key)) is None:
             above = known.get(key.rpartition("/")[0]) or self._about[operation]
             rules: list[tuple[Mode, Tree | None]] = []
-            for mode, tree in above.rules:
+            for rule in above.rules:
+                mode, tree = rule
                 if tree is None or tree.covers(directory):
                     rules.append((mode, None))
                     break
                 if tree.may_match_beneath(directory):
-                    rules.append((mode, tree))
+                    rules.append(rule)
             if len(known) >= _MAX_KNOWN:
                 known.clear()
-            narrowed = known[key] = above if rules == above.rules else _Narrowed(rules)
+            narrowed = known[key] = _narrowed(tuple(rules))
         return narrowed
 
 

@@ -7,6 +7,7 @@ allows must succeed and have its normal effect; an operation that it denies must
 import itertools
 import random
 import re
+import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final
@@ -262,3 +263,15 @@ def test_what_is_known_of_directories_changes_no_decision(
         elif compiled.hides("read", spelling.format(path), {"deny", "interrupt"}):
             assert not any(allows(rules, "read", each) for each in FOUND if each.startswith(f"{path}/"))
         assert compiled.mode("read", f"{path}/../x") == "deny"
+
+
+def test_many_rules_take_no_memory_for_each_directory() -> None:
+    rule = FilesystemPermission(["read"], ["/a/**", *(f"/**/name{number}" for number in range(100))], "deny")
+    compiled = CompiledRules([rule])
+    compiled.mode("read", "/first/a")
+    tracemalloc.start()
+    for number in range(1_000):
+        assert compiled.mode("read", f"/{number}/name7") == "deny"
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 1_000_000

@@ -642,6 +642,6 @@ class Tool(StructuredTool):
         return _call_schema(self.name, self.description, self.args_schema)
 
 
-@lru_cache(1_000)
+@lru_cache(256)
 def _call_schema(name: str, description: str, arguments: Any) -> Any:
     return StructuredTool(name=name, description=description, args_schema=arguments).tool_call_schema

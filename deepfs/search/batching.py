@@ -76,7 +76,8 @@ class Batcher(Generic[KeyT, RequestT, ResultT]):
     What carries them out, `run`, runs on a worker thread for calls that wait for `storage`. It settles every call, and
     checks the deadline of each about every millisecond; the `timeout`, in seconds, counts from its start. If it raises,
     the calls that are not settled are run again one by one; an error of such a run is the outcome of its call. With
-    `one_by_one`, batches are short, and for one storage they run one after another.
+    `one_by_one`, batches are short, and for one storage they run one after another; `run` takes each call before it
+    carries it out, and raises nothing.
     """
 
     def __init__(self, storage: Hashable = None, *, timeout: float | None = None, one_by_one: bool = False) -> None:
@@ -131,10 +132,10 @@ class Batcher(Generic[KeyT, RequestT, ResultT]):
 
     def take(self, key: KeyT) -> list[BatchedCall[RequestT, ResultT]]:
         """The requests of a key that wait, for `run` to carry out as well."""
-        return [call for call in self._waiting.pop((os.getpid(), key), ()) if call.take()]
+        return list(self._waiting.pop((os.getpid(), key), ()))
 
     def _run_waiting(self, run: Run[KeyT, RequestT, ResultT], place: tuple[int, KeyT]) -> None:
-        calls = self.take(place[1])
+        calls = [call for call in self.take(place[1]) if self._one_by_one or call.take()]
         batches = [calls] if calls else []
         for batch in batches:
             for call in batch:

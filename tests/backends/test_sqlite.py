@@ -235,6 +235,38 @@ async def test_a_cancelled_change_undoes_no_other(file: Path, has_begun: bool) -
         assert [entry.path for entry in (await backend.als("/")).entries] == ["/a.txt", "/b.txt", "/c.txt"]
 
 
+@pytest.mark.anyio
+@pytest.mark.both_loops
+async def test_a_change_that_waits_behind_a_slow_one_is_cancelled_at_once(file: Path) -> None:
+    scope = anyio.CancelScope()
+    ended: list[str] = []
+
+    async def write(path: str) -> None:
+        try:
+            await backend.awrite(path, "x")
+        finally:
+            ended.append(path)
+
+    async def write_later() -> None:
+        with scope:
+            await write("/later.txt")
+
+    async with _Slow(file) as backend:
+        await write("/a.txt")
+        async with _at_once(backend, -1) as (tasks, begin):
+            tasks.start_soon(write, "/slow.txt")
+            await until_tasks_wait()
+            tasks.start_soon(write_later)
+            await until_tasks_wait()
+            begin()
+            await until(backend.began.is_set)
+            scope.cancel()
+            await until(lambda: len(ended) > 1)
+            backend.may_go_on.set()
+        assert ended == ["/a.txt", "/later.txt", "/slow.txt"]
+        assert [entry.path for entry in (await backend.als("/")).entries] == ["/a.txt", "/slow.txt"]
+
+
 # --- namespaces -------------------------------------------------------------------------------------------------------
 
 

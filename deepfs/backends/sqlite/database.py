@@ -159,6 +159,14 @@ SharedChange: TypeAlias = BatchedCall[Callable[[DatabaseSession, Deadline], Any]
 """Makes a change within a transaction that others may share."""
 
 
+def _claim(waiting: deque[SharedChange]) -> SharedChange | None:
+    """Take the next change whose task still waits; until then, the task may withdraw it."""
+    while waiting:
+        if (call := waiting.popleft()).take():
+            return call
+    return None
+
+
 class Database:
     """The connections of this process to one file."""
 
@@ -299,26 +307,25 @@ class Database:
         Each fails alone. If a transaction fails as a whole, its changes are planned anew, and made one by one.
         """
         waiting = deque(calls)
-        while waiting:
-            begun: list[SharedChange] = []
+        while (call := _claim(waiting)) is not None:
+            begun = [call]
             undone: SharedChange | None = None
             until = time.monotonic() + _SHARED_S
             try:
                 with self.change() as session:
-                    while waiting and not (begun and (self._alone or time.monotonic() > until)):
-                        begun.append(call := waiting.popleft())
+                    while True:
                         call.keep(partial(call.request, session, call.deadline))
                         if not session.connection.in_transaction:  # It undid those before it as well.
                             undone = begun.pop()
                             raise ChangedError.because(None, _UNDONE)
                         if not waiting:
-                            calls += (late := self.changes.take(None))
-                            waiting += late
+                            waiting += self.changes.take(None)
+                        if self._alone or time.monotonic() > until or (call := _claim(waiting)) is None:
+                            break
+                        begun.append(call)
             except BaseException as error:
                 if undone is not None:
                     undone.tell()
-                if waiting and not begun:  # It is the same for all: each is told by an attempt of its own.
-                    raise
                 if len(begun) == 1:
                     begun[0].fail(error)
                 else:

@@ -383,6 +383,24 @@ async def test_a_pool_is_not_closed_under_a_request_of_another(postgres_dsn: str
                 holder.rollback()
 
 
+async def test_no_backend_takes_all_connections_of_a_shared_pool(postgres_dsn: str) -> None:
+    greedy, other = (PostgresBackend(postgres_dsn, fresh_namespace(), max_connections=2) for _ in range(2))
+
+    async def hold() -> None:
+        async with greedy._client.connection():
+            await anyio.sleep_forever()
+
+    async with greedy, other, anyio.create_task_group() as tasks:
+        assert (await other.awrite("/a", "x")).ok
+        assert (await greedy.als("/")).ok
+        tasks.start_soon(hold)
+        tasks.start_soon(hold)
+        await anyio.sleep(0.2)
+        with anyio.fail_after(60):
+            assert (await other.aread("/a")).ok
+        tasks.cancel_scope.cancel()
+
+
 async def test_what_differs_in_a_pool_is_not_shared(postgres_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ways = [
         (postgres_dsn, {}),

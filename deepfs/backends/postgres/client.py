@@ -4,10 +4,10 @@ import inspect
 import logging
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
-from weakref import WeakSet, WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import anyio
 import anyio.to_thread
@@ -121,7 +121,8 @@ class _Pool:
         self.pool: Any = None
         self.lock = anyio.Lock()
         self.keeper: AsyncGenerator[None, None] | None = None
-        self.users: WeakSet[Client] = WeakSet()
+        self.users: WeakKeyDictionary[Client, anyio.Semaphore] = WeakKeyDictionary()
+        """Each client, with what it may still take while there are others: it leaves them one connection."""
 
     async def open(self) -> Any:
         if self.keeper is None:
@@ -269,22 +270,23 @@ class Client:
             for other in [other for other in list(self._pools) if other.is_closed()]:
                 self._pools.pop(other, None)
             found = self._pools[loop] = _pool_on(loop, dsn, self._options)
-            found.users.add(self)
+            found.users[self] = anyio.Semaphore(max(1, self._options["max_size"] - 1), fast_acquire=True)
         return found
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Any]:
         """A connection from the pool of the running loop; the tables are ready."""
         held = None if self._dsn is None else self._pool(self._dsn)  # Kept, since it is closed with its last reference.
-        pool = self._given if held is None else await held.open()
-        connection = await pool.acquire()
-        try:
-            if self.abilities is None:
-                await self._prepare(connection)
-            yield connection
-        finally:
-            with anyio.CancelScope(shield=True):
-                await _release(pool, connection)
+        async with nullcontext() if held is None or len(held.users) == 1 else held.users[self]:
+            pool = self._given if held is None else await held.open()
+            connection = await pool.acquire()
+            try:
+                if self.abilities is None:
+                    await self._prepare(connection)
+                yield connection
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await _release(pool, connection)
 
     async def _prepare(self, connection: Any) -> None:
         loop = running_asyncio_loop()
@@ -391,7 +393,7 @@ class Client:
         """Close the pools that were opened here and that no other client uses."""
         for loop, pool in list(self._pools.items()):
             self._pools.pop(loop, None)
-            pool.users.discard(self)
+            pool.users.pop(self, None)
             if loop is running_asyncio_loop():
                 await pool.close_unused()
             elif loop.is_running():

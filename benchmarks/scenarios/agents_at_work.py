@@ -25,7 +25,7 @@ from langchain_core.tools import StructuredTool
 from pydantic import Field, PrivateAttr
 
 from benchmarks import inputs, stores
-from benchmarks.bench import Bench, Contender, in_new_process, percentiles, ticking
+from benchmarks.bench import Bench, Contender, in_new_process, percentile, percentiles, ticking
 from benchmarks.record import Line, Race, point
 from deepfs import create_deep_agent
 from deepfs.backends import (
@@ -60,7 +60,7 @@ def _script(note: str, root: str, rounds: int) -> list[tuple[str, dict[str, Any]
     return [*calls, ("read_file", {"file_path": note})]
 
 
-class Agent(BaseChatModel):
+class ScriptedModel(BaseChatModel):
     """A model that follows a script, and notes how long it waits for the next turn."""
 
     script: list[tuple[str, dict[str, Any]]] = Field(default_factory=list)
@@ -72,7 +72,7 @@ class Agent(BaseChatModel):
     def _llm_type(self) -> str:
         return "script"
 
-    def bind_tools(self, tools: Any, **options: Any) -> "Agent":
+    def bind_tools(self, tools: Any, **options: Any) -> "ScriptedModel":
         return self
 
     def _generate(self, messages: list[BaseMessage], *args: Any, **options: Any) -> ChatResult:
@@ -123,7 +123,7 @@ class Crowd:
     """Agents of one library over one storage, and what their last run cost."""
 
     agents: list[Any]
-    models: list[Agent]
+    models: list[ScriptedModel]
     root: str
     rounds: int
     given: dict[str, Any]
@@ -150,7 +150,8 @@ class Crowd:
         self.waits = [wait for model in self.models for wait in model.waits()]
         return states
 
-    def told(self, seconds: float) -> str:
+    def describe(self, seconds: float) -> str:
+        """What a run of so many seconds tells, as shown."""
         turns = len(self.waits)
         return (
             f"{turns / seconds:,.0f} turns a second, of {self.cpu / turns * 1000:.2f} ms of CPU; a turn takes "
@@ -246,6 +247,8 @@ async def agents_at_work(bench: Bench) -> None:
         await _race(bench, storage, 2 if bench.quick else 10, 0.0)
     race, crowds = await _race(bench, "disk", 5 if bench.quick else 50, 0.0)
     bench.at_least("50 agents on disk: at least 1.5× deepagents", 1.5, race.ratios("deepagents", "deepfs"))
+    longest, theirs = (percentile(crowds[name].waits, 99) for name in ("deepfs", "deepagents"))
+    bench.at_most("50 agents on disk: p99 of a turn at most that of deepagents", 1, [longest / theirs])
     lag = max(crowds["deepfs"].lags) * 1000
     bench.at_most("50 agents on disk: the event loop at most 100 ms late", 100, [lag], " ms")
     _, crowds = await _race(bench, "disk", 5 if bench.quick else 50, 0.0, frozen=True)
@@ -276,7 +279,7 @@ async def _race(
         given = {"messages": [("user", "go")], **({"files": place.files} if place.files else {})}
 
         def crowd(create: Callable[..., Any], backend: Any) -> Crowd:
-            models = [Agent(latency=latency) for _ in range(number)]
+            models = [ScriptedModel(latency=latency) for _ in range(number)]
             return Crowd([create(model, backend=backend) for model in models], models, place.root, rounds, given)
 
         crowds = {"deepfs": crowd(create_deep_agent, place.ours)}
@@ -295,7 +298,7 @@ async def _race(
         ]
         race = await bench.race(work, contenders, "results", rounds=5, seconds=10, patience=20)
     for name, each in crowds.items():
-        bench.note(f"{work}: {name} {each.told(median(race.entry(name).seconds))}.")
+        bench.note(f"{work}: {name} {each.describe(median(race.entry(name).seconds))}.")
     return race, crowds
 
 
@@ -303,16 +306,17 @@ async def _split(bench: Bench) -> None:
     """Where the CPU of a turn goes: a bare agent, and the operations alone, take their parts; the rest is deepfs."""
     number, rounds, root = 10, 4, ""
     async with _storage("disk") as place:
-        models = [Agent() for _ in range(number)]
+        models = [ScriptedModel() for _ in range(number)]
         agents = [create_deep_agent(model, backend=place.ours) for model in models]
         whole = Crowd(agents, models, root, rounds, {"messages": [("user", "go")]})
-        [*told] = [message for message in (await whole.run())[0]["messages"] if isinstance(message, ToolMessage)]
-        tools = [_echo(message) for message in {message.name: message for message in told}.values()]
-        models = [Agent() for _ in range(number)]
+        [state, *_] = await whole.run()
+        results = [message for message in state["messages"] if isinstance(message, ToolMessage)]
+        tools = [_echo(message) for message in {message.name: message for message in results}.values()]
+        models = [ScriptedModel() for _ in range(number)]
         limit = {"recursion_limit": 1_000}
         agents = [create_agent(model, tools).with_config(limit) for model in models]
         bare = Crowd(agents, models, root, rounds, whole.given)
-        turns = number * (len(told) + 1)
+        turns = number * (len(results) + 1)
         costs: dict[str, list[float]] = {"all": [], "bare": [], "model": [], "backend": []}
         for run in range(2 if bench.quick else 7):
             await whole.run()
@@ -321,7 +325,7 @@ async def _split(bench: Bench) -> None:
             costs["bare"].append(bare.cpu / turns)
             started = time.process_time()
             for model, state in zip(models, states, strict=True):
-                for turn in range(len(told) + 1):
+                for turn in range(len(results) + 1):
                     await model.ainvoke(state["messages"][: 1 + 2 * turn])
             costs["model"].append((time.process_time() - started) / turns)
             started = time.process_time()

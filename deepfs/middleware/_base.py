@@ -148,7 +148,7 @@ AsyncToolHandler: TypeAlias = Callable[[ToolCallRequest], Awaitable[ToolResult]]
 
 
 # For a coroutine function, LangChain's agents make a span, at the cost of two jobs in threads a call, traced or not. So
-# the async forms of the hooks are plain functions, which return the coroutine to wait for.
+# the async forms of these hooks are plain functions, which return the coroutine to wait for.
 
 
 class RequestMiddleware(AgentMiddleware[Any, Any, Any]):

@@ -77,40 +77,68 @@ class Grouped(Protocol):
 ItemT = TypeVar("ItemT", bound=Grouped)
 
 
-_BEGUN: Final = object()
-"""The turn of items that have begun: it is the first of its group."""
+class _Group(Generic[ItemT]):
+    """The items of a group: those that wait, and how many are served."""
+
+    __slots__ = ("begun", "has_served_oldest", "served", "turns")
+
+    def __init__(self) -> None:
+        self.begun: deque[ItemT] = deque()
+        """Items that were put back; they come first."""
+        self.turns: OrderedDict[Hashable, deque[ItemT]] = OrderedDict()
+        """New items. The oldest turn comes first, and the others follow in the order of service."""
+        self.has_served_oldest: bool = False
+        """Whether the next new item is one of the other turns."""
+        self.served: int = 0
+
+    def pop_new(self) -> ItemT:
+        turns = iter(self.turns)
+        turn = next(turns)
+        if self.has_served_oldest and len(self.turns) > 1:
+            turn = next(turns)
+            self.turns.move_to_end(turn)
+            self.has_served_oldest = False
+        else:
+            self.has_served_oldest = len(self.turns[turn]) > 1
+        item = self.turns[turn].popleft()
+        if not self.turns[turn]:
+            del self.turns[turn]
+        self.served += 1
+        return item
 
 
 class FairQueue(Generic[ItemT]):
     """Waiting items in groups, which are served in rotation, one item each; not safe for threads by itself.
 
     At most `most` items of a group are served at a time; its other items wait without holding up the other groups.
+    Within a group, every other item is one of the oldest turn, and the rest come from the other turns in rotation. So a
+    turn with a thousand items holds up a later one with a single item little, and many later ones do not hold it up.
     """
 
     def __init__(self, most: float = inf) -> None:
         self._most = most
-        self._waiting: OrderedDict[Hashable, OrderedDict[Hashable, deque[ItemT]]] = OrderedDict()
-        """The waiting items by group and turn, both in the order of service."""
-        self._served: dict[Hashable, int] = {}
+        self._groups: OrderedDict[Hashable, _Group[ItemT]] = OrderedDict()
+        """The groups that have items, the one that was served last at the end."""
         self.served: int = 0
         """The number of items that are served."""
 
     def __bool__(self) -> bool:
         """Whether there is an item that may be served now."""
-        for key, turns in self._waiting.items():  # noqa: SIM110 -- faster
-            if self._served.get(key, 0) < self._most or _BEGUN in turns:
+        for group in self._groups.values():  # noqa: SIM110 -- faster
+            if group.begun or (group.turns and group.served < self._most):
                 return True
         return False
 
     def put(self, item: ItemT) -> None:
         """Add a new item, behind those of its turn."""
-        self._waiting.setdefault(item.group, OrderedDict()).setdefault(item.turn, deque()).append(item)
+        group = self._groups.get(item.group)
+        if group is None:
+            group = self._groups[item.group] = _Group()
+        group.turns.setdefault(item.turn, deque()).append(item)
 
     def put_back(self, item: ItemT) -> None:
         """Add an item that is served, and that `pop` is to return again before new ones of its group."""
-        turns = self._waiting.setdefault(item.group, OrderedDict())
-        turns.setdefault(_BEGUN, deque()).append(item)
-        turns.move_to_end(_BEGUN, last=False)
+        self._groups[item.group].begun.append(item)
 
     def pop(self, most: float = inf) -> ItemT | None:
         """Remove and return the next item, which is served until `end`; None if none may be served.
@@ -118,42 +146,40 @@ class FairQueue(Generic[ItemT]):
         Args:
             most: Return no new item of a group of which as many are served already.
         """
-        for key, turns in self._waiting.items():
-            turn, items = next(iter(turns.items()))
-            if turn is not _BEGUN:
-                served = self._served.get(key, 0)
-                if served >= most or served >= self._most:
-                    continue
-                self._served[key] = served + 1
+        most = min(most, self._most)
+        for key, group in self._groups.items():
+            if group.begun:
+                item = group.begun.popleft()
+            elif group.turns and group.served < most:
+                item = group.pop_new()
                 self.served += 1
-                if len(turns) > 1:
-                    turns.move_to_end(turn)
-            item = items.popleft()
-            self._waiting.move_to_end(key)
-            if not items:
-                self._drop(key, turn)
+            else:
+                continue
+            self._groups.move_to_end(key)
             return item
         return None
 
     def remove(self, item: ItemT) -> None:
         """Remove a waiting item; one that is served is so still. KeyError or ValueError if it is not there."""
-        turns = self._waiting[item.group]
-        turn = _BEGUN if item in turns.get(_BEGUN, ()) else item.turn
-        turns[turn].remove(item)
-        if not turns[turn]:
-            self._drop(item.group, turn)
-
-    def _drop(self, group: Hashable, turn: Hashable) -> None:
-        del self._waiting[group][turn]
-        if not self._waiting[group]:
-            del self._waiting[group]
+        group = self._groups[item.group]
+        if item in group.begun:
+            group.begun.remove(item)
+            return
+        group.turns[item.turn].remove(item)
+        if not group.turns[item.turn]:
+            del group.turns[item.turn]
+        self._drop_unused(item.group, group)
 
     def end(self, item: ItemT) -> None:
         """Stop counting `item` as served."""
         self.served -= 1
-        self._served[item.group] -= 1
-        if not self._served[item.group]:
-            del self._served[item.group]
+        group = self._groups[item.group]
+        group.served -= 1
+        self._drop_unused(item.group, group)
+
+    def _drop_unused(self, key: Hashable, group: _Group[ItemT]) -> None:
+        if not group.turns and not group.served:
+            del self._groups[key]
 
 
 class Job(Generic[T]):

@@ -23,13 +23,29 @@ def served(queue: FairQueue[Item], most: float = 100) -> list[Item]:
     return found
 
 
-def test_turns_of_a_group_are_served_in_rotation() -> None:
-    queue: FairQueue[Item] = FairQueue(most=5)
-    for number, turn in enumerate([1, 1, 1, 2, 2, 3]):
+def test_every_other_item_is_of_the_oldest_turn_and_the_others_are_served_in_rotation() -> None:
+    queue: FairQueue[Item] = FairQueue(most=8)
+    for number, turn in enumerate([1, 1, 1, 1, 2, 2, 3, 3, 4]):
         queue.put(Item("a", number, turn))
-    assert [item.number for item in served(queue)] == [0, 3, 5, 1, 4]
+    assert [(item.turn, item.number) for item in served(queue)] == [
+        *[(1, 0), (2, 4), (1, 1), (3, 6), (1, 2), (4, 8), (1, 3), (2, 5)]
+    ]
     queue.end(Item("a", 0, 1))
-    assert served(queue) == [Item("a", 2, 1)]
+    assert served(queue) == [Item("a", 7, 3)]
+
+
+def test_many_later_turns_take_at_most_half_of_the_time_of_the_oldest_one() -> None:
+    queue: FairQueue[Item] = FairQueue()
+    for number in range(50):
+        queue.put(Item("a", number))
+    places = []
+    for place in range(100):
+        queue.put(Item("a", 0, turn=place + 1))  # As callers do that come again as soon as they were served.
+        item = queue.pop()
+        assert item is not None
+        queue.end(item)
+        places += [place] * (item.turn == 0)
+    assert places == [*range(0, 100, 2)]
 
 
 @given(

@@ -51,7 +51,6 @@ from deepfs.operations import (
     Watch,
     Write,
 )
-from deepfs.search.batching import BatchedCall, Batcher
 from deepfs.search.disk import LocalSearch
 from deepfs.search.gitignore import IgnoreOption
 from deepfs.search.request import SearchRequest
@@ -65,6 +64,7 @@ from deepfs.text.lines import check_text, decode
 from deepfs.text.media import MAX_MEDIA_BYTES as MAX_VIDEO_INPUT_BYTES
 from deepfs.text.paths import host_path
 from deepfs.threads import pool
+from deepfs.threads.batching import BatchedCall, Batcher
 from deepfs.threads.deadline import Deadline
 from deepfs.threads.locks import path_locks
 from deepfs.threads.loop_bridge import loop_callbacks

@@ -28,7 +28,6 @@ from deepfs.errors import (
     PermissionDeniedError,
     error_about,
 )
-from deepfs.search.batching import BatchedCall
 from deepfs.search.gitignore import IgnoreOption, Ignoring, compile_rules
 from deepfs.search.query import parse_numbered_matches
 from deepfs.search.request import (
@@ -46,6 +45,7 @@ from deepfs.text import paths
 from deepfs.text.access import AccessCheck
 from deepfs.text.lines import BOM, has_plain_lines
 from deepfs.text.media import is_binary_name
+from deepfs.threads.batching import BatchedCall
 from deepfs.threads.deadline import Deadline
 from deepfs.threads.forks import after_fork
 from deepfs.types import FileInfo, GlobResult, GrepMatch, GrepResult, attach_error

@@ -29,9 +29,9 @@ from deepfs.backends.sqlite.schema import (
     prepare,
 )
 from deepfs.errors import BackendError, DeepFSError, PermissionDeniedError
-from deepfs.search.batching import BatchedCall, Batcher
 from deepfs.text.flat_tree import ChangedError
 from deepfs.threads import pool
+from deepfs.threads.batching import BatchedCall, Batcher
 from deepfs.threads.deadline import Deadline
 from deepfs.threads.native import get_ident
 

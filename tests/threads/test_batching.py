@@ -8,8 +8,8 @@ from functools import partial
 import anyio
 import pytest
 
-from deepfs.search.batching import BatchedCall, Batcher
 from deepfs.threads import pool
+from deepfs.threads.batching import BatchedCall, Batcher
 from support.waiting import until, until_tasks_wait
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]

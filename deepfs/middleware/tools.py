@@ -6,6 +6,7 @@ from functools import lru_cache, partial
 from math import inf
 from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
 
+from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
 
 from deepfs.backends.composite import CompositeBackend
@@ -26,7 +27,15 @@ from deepfs.middleware.approved import (
     move_as_approved,
     write_as_approved,
 )
-from deepfs.middleware.arguments import ARGUMENTS, TOOL_NAMES, FsToolName, TextEdit, ToolArguments, wrong_arguments
+from deepfs.middleware.arguments import (
+    ARGUMENTS,
+    TOOL_NAMES,
+    FsToolName,
+    TextEdit,
+    ToolArguments,
+    is_file_schema,
+    wrong_arguments,
+)
 from deepfs.middleware.documents import document_kind, document_text
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.rendering import (
@@ -631,7 +640,9 @@ def tool_of(
 class Tool(StructuredTool):
     """A tool whose schema for models is that of all tools with the same name, description and arguments.
 
-    LangChain makes one for each object, at the first turn of an agent: about 240 kB, and 15 ms on the event loop.
+    LangChain makes one for each object, at the first turn of an agent: about 240 kB, and 15 ms on the event loop. At
+    each call, it also looks in the schema for arguments that LangGraph fills in, of which file tools have none, and
+    compiles the annotations of `_run` and `_arun`, which are texts in its own class.
     """
 
     @property
@@ -640,6 +651,21 @@ class Tool(StructuredTool):
         if not isinstance(self.args_schema, type):
             return super().tool_call_schema
         return _call_schema(self.name, self.description, self.args_schema)
+
+    def _filter_injected_args(self, tool_input: dict[str, Any]) -> dict[str, Any]:
+        return {**tool_input} if is_file_schema(self.args_schema) else super()._filter_injected_args(tool_input)
+
+    def _parse_input(self, tool_input: Any, tool_call_id: str | None) -> Any:
+        if isinstance(tool_input, str) or not is_file_schema(self.args_schema):
+            return super()._parse_input(tool_input, tool_call_id)
+        given = self.args_schema.model_validate(tool_input)
+        return {name: getattr(given, name) for name in self.args_schema.model_fields}
+
+    def _run(self, *args: Any, config: RunnableConfig, run_manager: Any = None, **given: Any) -> Any:
+        return super()._run(*args, config=config, run_manager=run_manager, **given)
+
+    async def _arun(self, *args: Any, config: RunnableConfig, run_manager: Any = None, **given: Any) -> Any:
+        return await super()._arun(*args, config=config, run_manager=run_manager, **given)
 
 
 @lru_cache(256)

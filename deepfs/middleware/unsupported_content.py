@@ -249,10 +249,10 @@ def _acceptable(messages: Sequence[AnyMessage], accepted: _Accepted) -> Iterator
 def _drop_blanks(message: Any) -> Any:
     """Drop the blank text blocks of the message; its content is `""` if nothing is left."""
     content = message.content
-    seen = [] if is_blank(content) else content
+    seen: Any = "" if is_blank(content) else content
     if isinstance(content, list):
-        seen = [block for block in content if not is_blank([block])]
-    return message if seen == content else message.model_copy(update={"content": seen or ""})
+        seen = [block for block in content if not is_blank([block])] or ""
+    return message if not content or seen == content else message.model_copy(update={"content": seen})
 
 
 def _fill(message: Any, text: str) -> Any:

@@ -36,7 +36,6 @@ from deepfs.middleware.arguments import (
     is_file_schema,
     wrong_arguments,
 )
-from deepfs.middleware.documents import document_kind, document_text
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.rendering import (
     ERROR_CHARS,
@@ -255,6 +254,8 @@ class FileOperations:
             return ToolAnswer(f"[{one_line(read.error or '')}. {other_ways}]", read)
         data = (await self._check_done("read_file", read, file_path)).file_data
         if data is not None and data.encoding == "base64":
+            from deepfs.middleware.documents import document_kind, document_text
+
             shown = media_block(_from_root(file_path), data, self._limits.media_bytes)
             is_part = (asked, limit, column) != (0, _READ_LIMIT, 0)
             kind = document_kind(file_path, data.content) if is_part or isinstance(shown, str) else ""
@@ -630,8 +631,6 @@ def tool_of(
         args_schema=arguments,
         func=call,
         coroutine=operation,
-        handle_tool_error=True,
-        handle_validation_error=wrong_arguments,
         response_format=response_format,
         extras=extras,
     )
@@ -644,6 +643,9 @@ class Tool(StructuredTool):
     each call, it also looks in the schema for arguments that LangGraph fills in, of which file tools have none, and
     compiles the annotations of `_run` and `_arun`, which are texts in its own class.
     """
+
+    handle_tool_error: Any = True
+    handle_validation_error: Any = wrong_arguments
 
     @property
     def tool_call_schema(self) -> Any:

@@ -11,6 +11,7 @@ from langchain_core.runnables import RunnableConfig
 from deepfs.errors import ErrorCode
 from deepfs.middleware._base import (
     AgentState,
+    CallStep,
     ModelCallSteps,
     ModelRequest,
     PrivateStateAttr,
@@ -18,7 +19,6 @@ from deepfs.middleware._base import (
     is_of,
     resolve_backend,
     step_of_call,
-    step_of_wait,
     wait_for,
 )
 from deepfs.middleware._messages import with_prompt
@@ -118,7 +118,7 @@ class MemoryMiddleware(ModelCallSteps):
 
     def _model_call(self, request: ModelRequest[Any], handler: Callable[..., Any]) -> Steps[Any]:
         """Append the files to the system message."""
-        prepared = yield step_of_wait(self.backend, partial(self._prepare, request), self.name)
+        prepared = yield CallStep(partial(self.modify_request, request), partial(self._prepare, request))
         return (yield step_of_call(handler, prepared))
 
     def modify_request(self, request: ModelRequest[Any]) -> ModelRequest[Any]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from hashlib import sha256
 from typing import Any
 
+import anyio
 import pytest
 from langchain.agents.middleware import AgentMiddleware, HumanInTheLoopMiddleware
 from langchain_core.messages import AIMessage, HumanMessage
@@ -15,6 +16,8 @@ from langgraph.types import Command
 import deepfs.middleware
 from deepfs import FilesystemPermission, MemoryBackend, create_deep_agent, run_sync
 from deepfs.middleware import Blobs
+from deepfs.middleware._base import CallStep, arun_steps
+from deepfs.middleware.approved import Approval, hold_to, shown_version
 from support.agents import Invoke, results
 from support.chat import ScriptedModel, call, calls
 
@@ -142,3 +145,21 @@ def test_no_hook_around_a_call_goes_through_threads() -> None:
     traced = {hook for hook in hooks if inspect.iscoroutinefunction(hook)}
     assert len(own) > 10
     assert traced <= {AgentMiddleware.awrap_model_call, AgentMiddleware.awrap_tool_call}, traced
+
+
+@pytest.mark.anyio
+async def test_cancelled_steps_leave_their_blocks_in_their_own_context() -> None:
+    kept: list[BaseException] = []
+
+    def approved() -> Iterator[CallStep]:
+        with hold_to(Approval({"/a": "1"}, {})):
+            yield CallStep(lambda: None, anyio.sleep_forever)
+
+    with anyio.move_on_after(0.01):
+        try:
+            await arun_steps(approved())
+        except BaseException as error:
+            kept.append(error)  # Its traceback holds the steps.
+            raise
+    assert kept
+    assert shown_version("/a") is None

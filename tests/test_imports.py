@@ -79,9 +79,11 @@ def test_an_agent_on_disk_loads_what_it_uses_before_its_first_turn(tmp_path: Pat
     """)
     built, late = json.loads(printed)
     unused = re.compile(
-        r"(sqlite3|mcp|xml\.parsers\.expat)\b|deepfs\.(process|sandboxes|compat|search\.literals|text\.(patches|unified)|"
+        r"(sqlite3|mcp|xml\.parsers\.expat)\b|deepfs\.(process|sandboxes|compat|"
+        r"search\.literals|text\.(documents|patches|unified)|"
         r"backends\.(state|flat|store|sqlite|local_shell)|policy\.(history|limits|hooks|observing)|"
-        r"middleware\.(skills|memory|apply_patch|anthropic_memory|patching|async_subagents|background_tasks|rubric))\b"
+        r"middleware\.(documents|skills|memory|apply_patch|anthropic_memory|"
+        r"patching|async_subagents|background_tasks|rubric))\b"
     )
     assert [name for name in built if unused.match(name)] == []
     assert {name for name in late if name.startswith("deepfs")} <= {"deepfs.search.literals"}

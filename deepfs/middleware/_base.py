@@ -207,6 +207,8 @@ def run_steps(steps: Steps[T]) -> T:
     except StopIteration as ended:
         result: T = ended.value
         return result
+    finally:
+        steps.close()
 
 
 async def arun_steps(steps: Steps[T]) -> T:
@@ -223,6 +225,8 @@ async def arun_steps(steps: Steps[T]) -> T:
     except StopIteration as ended:
         result: T = ended.value
         return result
+    finally:
+        steps.close()  # Cancelled, it leaves its blocks here, in the context in which it entered them.
 
 
 def step_of_wait(backend: object, call: Callable[[], Coroutine[Any, Any, Any]], name: str) -> CallStep:

@@ -22,7 +22,7 @@ from deepfs.errors import InvalidPathError
 from deepfs.middleware._base import (
     AgentMiddleware,
     AgentState,
-    AsyncToolHandler,
+    CallStep,
     DecisionType,
     ExtendedModelResponse,
     HumanInTheLoopMiddleware,
@@ -32,8 +32,10 @@ from deepfs.middleware._base import (
     ModelResponse,
     PrivateStateAttr,
     Steps,
-    ToolHandler,
+    ToolCallSteps,
+    arun_steps,
     resolve_backend,
+    run_steps,
     step_of_call,
     step_of_wait,
 )
@@ -258,7 +260,7 @@ class ApprovalState(HumanInTheLoopState):
     """By id of the call: the text until the person is asked, and what the files were then."""
 
 
-class ApprovalMiddleware(ModelCallSteps, HumanInTheLoopMiddleware[Any, Any, Any]):
+class ApprovalMiddleware(ModelCallSteps, ToolCallSteps, HumanInTheLoopMiddleware[Any, Any, Any]):
     """Asks a person before calls of tools.
 
     It asks before the calls that `interrupt_on` names, and before those that a rule of mode `"interrupt"` matches. An
@@ -412,31 +414,23 @@ class ApprovalMiddleware(ModelCallSteps, HumanInTheLoopMiddleware[Any, Any, Any]
         detail = f" ({wrong})" if isinstance(wrong, ValueError) else ""
         raise ValueError(f"The answer to the interrupt is wrong{detail}. Nothing was done. {ANSWER_FORM}.") from wrong
 
-    def wrap_tool_call(self, request: ToolCallRequest, handler: ToolHandler) -> ToolResult:
+    def _tool_call(self, request: ToolCallRequest, handler: Callable[..., Any]) -> Steps[ToolResult]:
         """Run the call; if a rule required approval, run it as approved."""
         refused = self._refuse_edit(request)
         if refused is not None:
             return refused
+        asking = HumanInTheLoopMiddleware
+        result: ToolResult = yield CallStep(
+            partial(asking.wrap_tool_call, self, request, lambda asked: run_steps(self._run_call(asked, handler))),
+            partial(asking.awrap_tool_call, self, request, lambda asked: arun_steps(self._run_call(asked, handler))),
+        )
+        return result
 
-        def passing(asked: ToolCallRequest) -> ToolResult:
-            named = _with_canonical_arguments(asked)
-            with self._as_approved(named):
-                return handler(named)
-
-        return super().wrap_tool_call(request, passing)
-
-    async def awrap_tool_call(self, request: ToolCallRequest, handler: AsyncToolHandler) -> ToolResult:
-        """As `wrap_tool_call`."""
-        refused = self._refuse_edit(request)
-        if refused is not None:
-            return refused
-
-        async def passing(asked: ToolCallRequest) -> ToolResult:
-            named = _with_canonical_arguments(asked)
-            with self._as_approved(named):
-                return await handler(named)
-
-        return await super().awrap_tool_call(request, passing)
+    def _run_call(self, asked: ToolCallRequest, handler: Callable[..., Any]) -> Steps[ToolResult]:
+        named = _with_canonical_arguments(asked)
+        with self._as_approved(named):
+            result: ToolResult = yield step_of_call(handler, named)
+        return result
 
     def _refuse_edit(self, request: ToolCallRequest) -> ToolMessage | None:
         """The result of a call that a person replaced by one of a tool that the agent does not have.

@@ -20,7 +20,6 @@ from typing_extensions import TypedDict
 
 from deepfs.middleware._base import AgentState, CallStep, PromptMiddleware, Steps, arun_steps, run_steps
 from deepfs.middleware._messages import text_block
-from deepfs.middleware.arguments import wrong_arguments
 from deepfs.middleware.background_tasks import BackgroundTasks, default_tasks
 from deepfs.middleware.delegation import (
     MEDIA,
@@ -571,12 +570,4 @@ def _tool(name: str, description: str, schema: type[BaseModel], act: Callable[..
     async def coroutine(runtime: Runtime, **arguments: Any) -> Any:
         return await arun_steps(act(runtime, **arguments))
 
-    return Tool(
-        name=name,
-        description=description,
-        args_schema=schema,
-        func=func,
-        coroutine=coroutine,
-        handle_tool_error=True,
-        handle_validation_error=wrong_arguments,
-    )
+    return Tool(name=name, description=description, args_schema=schema, func=func, coroutine=coroutine)

@@ -1,6 +1,6 @@
 """The state and the order of an agent's middleware, and what a profile changes: prompt, descriptions and tools."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Final, Required, cast
 
 from langchain_core.messages import AIMessage, AnyMessage, RemoveMessage, SystemMessage, ToolCall, ToolMessage
@@ -15,11 +15,12 @@ from deepfs.middleware._base import (
     TRACE_POLICY,
     AgentMiddleware,
     AgentState,
-    AsyncToolHandler,
     ModelRequest,
     RequestMiddleware,
+    Steps,
     TodoListMiddleware,
-    ToolHandler,
+    ToolCallSteps,
+    step_of_call,
 )
 from deepfs.middleware._messages import ToolResult, with_prompt
 from deepfs.middleware.approvals import ApprovalMiddleware
@@ -186,7 +187,7 @@ class LeftOut(AgentMiddleware[Any, Any, Any]):
         return self._name
 
 
-class _ToolExclusion(RequestMiddleware):
+class _ToolExclusion(RequestMiddleware, ToolCallSteps):
     """Hides tools from the model, and refuses calls of them."""
 
     def __init__(self, names: frozenset[str]) -> None:
@@ -197,13 +198,12 @@ class _ToolExclusion(RequestMiddleware):
         """The request with the other tools only."""
         return request.override(tools=[tool for tool in request.tools if _name_of(tool) not in self._names])
 
-    def wrap_tool_call(self, request: ToolCallRequest, handler: ToolHandler) -> ToolResult:
+    def _tool_call(self, request: ToolCallRequest, handler: Callable[..., Any]) -> Steps[ToolResult]:
         """Refuse a call of a hidden tool."""
-        return handler(request) if request.tool_call["name"] not in self._names else _refuse(request.tool_call)
-
-    async def awrap_tool_call(self, request: ToolCallRequest, handler: AsyncToolHandler) -> ToolResult:
-        """As `wrap_tool_call`."""
-        return await handler(request) if request.tool_call["name"] not in self._names else _refuse(request.tool_call)
+        if request.tool_call["name"] in self._names:
+            return _refuse(request.tool_call)
+        result: ToolResult = yield step_of_call(handler, request)
+        return result
 
 
 def _refuse(call: ToolCall) -> ToolMessage:

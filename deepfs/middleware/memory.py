@@ -1,6 +1,6 @@
 """The middleware that shows an agent of LangChain its memory files."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from logging import getLogger
 from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired, TypedDict
@@ -10,16 +10,15 @@ from langchain_core.runnables import RunnableConfig
 
 from deepfs.errors import ErrorCode
 from deepfs.middleware._base import (
-    TRACE_POLICY,
-    AgentMiddleware,
     AgentState,
-    AsyncHandler,
-    Handler,
+    CallStep,
+    ModelCallSteps,
     ModelRequest,
-    ModelResponse,
     PrivateStateAttr,
+    Steps,
     is_of,
     resolve_backend,
+    step_of_call,
     wait_for,
 )
 from deepfs.middleware._messages import with_prompt
@@ -58,7 +57,7 @@ class MemoryStateUpdate(TypedDict):
     memory_contents: dict[str, str]
 
 
-class MemoryMiddleware(AgentMiddleware[Any, Any, Any]):
+class MemoryMiddleware(ModelCallSteps):
     """Puts the text of files at the end of the system message, as they are when the model is called.
 
     The prompt presents them as reference and not as orders, since the agent and others may write them. For a file that
@@ -79,7 +78,6 @@ class MemoryMiddleware(AgentMiddleware[Any, Any, Any]):
         ValueError: If `system_prompt` has no `{agent_memory}`, or other places.
     """
 
-    trace_policy = TRACE_POLICY
     state_schema: type[Any] = MemoryState
 
     def __init__(
@@ -118,13 +116,10 @@ class MemoryMiddleware(AgentMiddleware[Any, Any, Any]):
                 raise ValueError(f"The memory file {outcome.path} cannot be read: {outcome.error}")
         return {**MemoryStateUpdate(memory_contents=contents)}
 
-    def wrap_model_call(self, request: ModelRequest[Any], handler: Handler) -> ModelResponse[Any]:
+    def _model_call(self, request: ModelRequest[Any], handler: Callable[..., Any]) -> Steps[Any]:
         """Append the files to the system message."""
-        return handler(self.modify_request(request))
-
-    async def awrap_model_call(self, request: ModelRequest[Any], handler: AsyncHandler) -> ModelResponse[Any]:
-        """As `wrap_model_call`."""
-        return await handler(await self._prepare(request))
+        prepared = yield CallStep(partial(self.modify_request, request), partial(self._prepare, request))
+        return (yield step_of_call(handler, prepared))
 
     def modify_request(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
         """Return the request with the files at the end of its system message."""

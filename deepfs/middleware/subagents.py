@@ -23,7 +23,7 @@ from deepfs.middleware._base import (
 )
 from deepfs.middleware._messages import with_prompt
 from deepfs.middleware.approvals import ApprovalMiddleware, InterruptOn, ask_once
-from deepfs.middleware.arguments import ToolArguments, wrong_arguments
+from deepfs.middleware.arguments import ToolArguments
 from deepfs.middleware.delegation import (
     DEFAULT_GENERAL_PURPOSE_DESCRIPTION,
     DEFAULT_SUBAGENT_PROMPT,
@@ -333,15 +333,7 @@ class _RefusingTask(AgentMiddleware[Any, Any, Any]):
 def _tool(
     description: str, func: Callable[..., Any], coroutine: Callable[..., Awaitable[Any]] | None = None
 ) -> BaseTool:
-    return Tool(
-        name="task",
-        description=description,
-        args_schema=TaskToolSchema,
-        func=func,
-        coroutine=coroutine,
-        handle_tool_error=True,
-        handle_validation_error=wrong_arguments,
-    )
+    return Tool(name="task", description=description, args_schema=TaskToolSchema, func=func, coroutine=coroutine)
 
 
 _MARK: Final = {"ls_agent_type": "subagent"}

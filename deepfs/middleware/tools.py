@@ -6,6 +6,7 @@ from functools import lru_cache, partial
 from math import inf
 from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
 
+from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
 
 from deepfs.backends.composite import CompositeBackend
@@ -26,8 +27,15 @@ from deepfs.middleware.approved import (
     move_as_approved,
     write_as_approved,
 )
-from deepfs.middleware.arguments import ARGUMENTS, TOOL_NAMES, FsToolName, TextEdit, ToolArguments, wrong_arguments
-from deepfs.middleware.documents import document_kind, document_text
+from deepfs.middleware.arguments import (
+    ARGUMENTS,
+    TOOL_NAMES,
+    FsToolName,
+    TextEdit,
+    ToolArguments,
+    is_file_schema,
+    wrong_arguments,
+)
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.rendering import (
     ERROR_CHARS,
@@ -246,6 +254,8 @@ class FileOperations:
             return ToolAnswer(f"[{one_line(read.error or '')}. {other_ways}]", read)
         data = (await self._check_done("read_file", read, file_path)).file_data
         if data is not None and data.encoding == "base64":
+            from deepfs.middleware.documents import document_kind, document_text
+
             shown = media_block(_from_root(file_path), data, self._limits.media_bytes)
             is_part = (asked, limit, column) != (0, _READ_LIMIT, 0)
             kind = document_kind(file_path, data.content) if is_part or isinstance(shown, str) else ""
@@ -621,8 +631,6 @@ def tool_of(
         args_schema=arguments,
         func=call,
         coroutine=operation,
-        handle_tool_error=True,
-        handle_validation_error=wrong_arguments,
         response_format=response_format,
         extras=extras,
     )
@@ -631,8 +639,13 @@ def tool_of(
 class Tool(StructuredTool):
     """A tool whose schema for models is that of all tools with the same name, description and arguments.
 
-    LangChain makes one for each object, at the first turn of an agent: about 240 kB, and 15 ms on the event loop.
+    LangChain makes one for each object, at the first turn of an agent: about 240 kB, and 15 ms on the event loop. At
+    each call, it also looks in the schema for arguments that LangGraph fills in, of which file tools have none, and
+    compiles the annotations of `_run` and `_arun`, which are texts in its own class.
     """
+
+    handle_tool_error: Any = True
+    handle_validation_error: Any = wrong_arguments
 
     @property
     def tool_call_schema(self) -> Any:
@@ -640,6 +653,21 @@ class Tool(StructuredTool):
         if not isinstance(self.args_schema, type):
             return super().tool_call_schema
         return _call_schema(self.name, self.description, self.args_schema)
+
+    def _filter_injected_args(self, tool_input: dict[str, Any]) -> dict[str, Any]:
+        return {**tool_input} if is_file_schema(self.args_schema) else super()._filter_injected_args(tool_input)
+
+    def _parse_input(self, tool_input: Any, tool_call_id: str | None) -> Any:
+        if isinstance(tool_input, str) or not is_file_schema(self.args_schema):
+            return super()._parse_input(tool_input, tool_call_id)
+        given = self.args_schema.model_validate(tool_input)
+        return {name: getattr(given, name) for name in self.args_schema.model_fields}
+
+    def _run(self, *args: Any, config: RunnableConfig, run_manager: Any = None, **given: Any) -> Any:
+        return super()._run(*args, config=config, run_manager=run_manager, **given)
+
+    async def _arun(self, *args: Any, config: RunnableConfig, run_manager: Any = None, **given: Any) -> Any:
+        return await super()._arun(*args, config=config, run_manager=run_manager, **given)
 
 
 @lru_cache(256)

@@ -211,10 +211,12 @@ def _in_order(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
         if isinstance(message, AIMessage):
             ordered += [*later, message]
             later = []
+        elif isinstance(message, ToolMessage):
+            ordered.append(message)
         else:
             last = ordered[-1] if ordered else None
             has_calls = isinstance(last, ToolMessage) or bool(isinstance(last, AIMessage) and last.tool_calls)
-            (ordered if isinstance(message, ToolMessage) or not has_calls else later).append(message)
+            (later if has_calls else ordered).append(message)
     return ordered + later
 
 
@@ -226,7 +228,15 @@ def _acceptable(messages: Sequence[AnyMessage], accepted: _Accepted) -> Iterator
             yield HumanMessage(behind)
             behind = []
         if isinstance(message, AIMessage):
-            names.update((call["id"], call["name"]) for call in message.tool_calls)
+            for call in message.tool_calls:
+                names[call["id"]] = call["name"]
+        elif isinstance(message, ToolMessage):
+            # The name is that of the call; they differ if a person chose another tool.
+            name = names.get(message.tool_call_id, message.name)
+            message = message if name == message.name else message.model_copy(update={"name": name})
+        if isinstance(message.content, str) and not is_blank(message.content):
+            yield message
+        elif isinstance(message, AIMessage):
             is_filled = not message.tool_calls and place < len(messages) - 1
             answer = _drop_blanks(message)
             own = message.response_metadata.get("model_provider")
@@ -234,10 +244,7 @@ def _acceptable(messages: Sequence[AnyMessage], accepted: _Accepted) -> Iterator
                 answer = _without_refused(answer, accepted.answers)
             yield _fill(answer, "[No answer]") if is_filled else answer
         elif isinstance(message, ToolMessage):
-            # The name is that of the call; they differ if a person chose another tool.
-            name = names.get(message.tool_call_id, message.name)
-            named = message if name == message.name else message.model_copy(update={"name": name})
-            yield _fill(_suit(_drop_blanks(named), accepted.results, behind), "[No output]")
+            yield _fill(_suit(_drop_blanks(message), accepted.results, behind), "[No output]")
         elif isinstance(message, HumanMessage):
             yield _fill(_without_refused(_drop_blanks(message), accepted.people), "[An empty message]")
         else:
@@ -249,10 +256,10 @@ def _acceptable(messages: Sequence[AnyMessage], accepted: _Accepted) -> Iterator
 def _drop_blanks(message: Any) -> Any:
     """Drop the blank text blocks of the message; its content is `""` if nothing is left."""
     content = message.content
-    seen = [] if is_blank(content) else content
+    seen: Any = "" if is_blank(content) else content
     if isinstance(content, list):
-        seen = [block for block in content if not is_blank([block])]
-    return message if seen == content else message.model_copy(update={"content": seen or ""})
+        seen = [block for block in content if not is_blank([block])] or ""
+    return message if not content or seen == content else message.model_copy(update={"content": seen})
 
 
 def _fill(message: Any, text: str) -> Any:

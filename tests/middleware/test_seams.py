@@ -1,17 +1,23 @@
 """Features that meet: renamed arguments and approvals, rules and approvals, calls whose ids are not unique."""
 
 import base64
+import inspect
+from collections.abc import Iterator
 from hashlib import sha256
 from typing import Any
 
+import anyio
 import pytest
-from langchain.agents.middleware import HumanInTheLoopMiddleware
+from langchain.agents.middleware import AgentMiddleware, HumanInTheLoopMiddleware
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
+import deepfs.middleware
 from deepfs import FilesystemPermission, MemoryBackend, create_deep_agent, run_sync
 from deepfs.middleware import Blobs
+from deepfs.middleware._base import CallStep, arun_steps
+from deepfs.middleware.approved import Approval, hold_to, shown_version
 from support.agents import Invoke, results
 from support.chat import ScriptedModel, call, calls
 
@@ -124,3 +130,36 @@ def test_media_that_no_message_refers_to_are_found(invoke: Invoke) -> None:
     unused = run_sync(blobs.find_unreferenced, [each for each in state["messages"] if each.id != "0"])
     assert [each.path for each in unused] == [f"/blobs/{sha256(PNGS[0]).hexdigest()}"]
     assert run_sync(blobs.find_unreferenced, state["messages"]) == []
+
+
+def subclasses(cls: type) -> Iterator[type]:
+    for each in cls.__subclasses__():
+        yield from (each, *subclasses(each))
+
+
+def test_no_hook_around_a_call_goes_through_threads() -> None:
+    # LangChain's agents trace coroutine functions, by two jobs in threads for each call, even where nothing is traced.
+    assert [getattr(deepfs.middleware, name) for name in dir(deepfs.middleware)]  # All are imported.
+    own = {cls for cls in subclasses(AgentMiddleware) if cls.__module__.startswith("deepfs.")}
+    hooks = {getattr(cls, name) for cls in own for name in ("awrap_model_call", "awrap_tool_call")}
+    traced = {hook for hook in hooks if inspect.iscoroutinefunction(hook)}
+    assert len(own) > 10
+    assert traced <= {AgentMiddleware.awrap_model_call, AgentMiddleware.awrap_tool_call}, traced
+
+
+@pytest.mark.anyio
+async def test_cancelled_steps_leave_their_blocks_in_their_own_context() -> None:
+    kept: list[BaseException] = []
+
+    def approved() -> Iterator[CallStep]:
+        with hold_to(Approval({"/a": "1"}, {})):
+            yield CallStep(lambda: None, anyio.sleep_forever)
+
+    with anyio.move_on_after(0.01):
+        try:
+            await arun_steps(approved())
+        except BaseException as error:
+            kept.append(error)  # Its traceback holds the steps.
+            raise
+    assert kept
+    assert shown_version("/a") is None

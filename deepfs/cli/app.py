@@ -13,13 +13,11 @@ from deepfs.config.urls import TREE
 _MODULES: Final = {
     "agent": ["agent"],
     "app": ["completion", "mcp"],
-    "contents": ["cat", "head", "tail", "write", "edit", "mkdir"],
+    "contents": ["cat", "head", "tail", "write", "edit", "mkdir", "rm"],
     "copying": ["cp", "mv", "sync"],
-    "differences": ["diff", "patch"],
+    "differences": ["diff", "patch", "history", "restore", "undo", "watch"],
     "listing": ["ls", "tree", "du", "stat"],
-    "removing": ["rm"],
     "searching": ["find", "glob", "grep"],
-    "versions": ["history", "restore", "undo", "watch"],
 }
 """The commands of each module. A command is the object of that name in it."""
 _HOMES: Final = {command: module for module, commands in _MODULES.items() for command in commands}

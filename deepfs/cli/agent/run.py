@@ -18,7 +18,14 @@ from msgspec import json
 from rich.console import Console
 
 from deepfs._brief import address as shown_url
-from deepfs.cli.agent.output import JsonOutput, Output, PlainOutput, for_terminal
+from deepfs.cli.agent.output import (
+    JsonOutput,
+    KeyedApprovals,
+    Output,
+    PlainOutput,
+    TerminalOutput,
+    for_terminal,
+)
 from deepfs.cli.agent.setup import (
     AgentOptions,
     Opened,
@@ -31,7 +38,6 @@ from deepfs.cli.agent.setup import (
     open_agent,
     open_threads,
 )
-from deepfs.cli.agent.terminal import KeyedApprovals, TerminalOutput
 from deepfs.cli.agent.turns import (
     APPROVE,
     Conversation,

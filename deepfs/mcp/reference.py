@@ -23,10 +23,9 @@ from pydantic import BaseModel, Field, StringConstraints
 
 from deepfs.backends.protocol import BackendProtocol, offers_move
 from deepfs.errors import DeepFSError, ErrorCode, TooLargeError, error_about
-from deepfs.mcp.calls import BoundedCalls, Reply, make_tool, output_schema
 from deepfs.mcp.resources import fetch
 from deepfs.mcp.settings import McpSettings
-from deepfs.mcp.tools import block_of, changes, reads, select_tools
+from deepfs.mcp.tools import BoundedCalls, Reply, block_of, changes, make_tool, output_schema, reads, select_tools
 from deepfs.middleware.rendering import Advisor
 from deepfs.middleware.tools import ToolFailure, not_offered
 from deepfs.search.globs import compile_tree

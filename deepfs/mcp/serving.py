@@ -39,11 +39,10 @@ from deepfs import __version__
 from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol, as_backend
 from deepfs.config.trees import load_tree, open_backend, open_tree
 from deepfs.config.urls import TREE
-from deepfs.mcp.calls import BoundedCalls
 from deepfs.mcp.reference import at_own_paths, reference_tools
 from deepfs.mcp.resources import LISTEN, TEMPLATE, FileEvents, FileResources
 from deepfs.mcp.settings import HttpSettings, McpSettings, check_settings, settings_from
-from deepfs.mcp.tools import agent_tools
+from deepfs.mcp.tools import BoundedCalls, agent_tools
 from deepfs.policy.limits import ReadOnlyBackend
 
 if TYPE_CHECKING:

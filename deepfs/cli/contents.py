@@ -101,10 +101,7 @@ async def head(session: Session, files: tuple[str, ...], lines: int, size: int |
     """Write the first lines of files. No more of a file is fetched than needed."""
 
     async def write(chunks: AsyncGenerator[bytes, None], first: bytes) -> None:
-        if size is None:
-            await _write_lines(session, first, chunks, lines)
-        else:
-            await _write_bytes(session, first, chunks, size)
+        await _write_start(session, first, chunks, *((lines, b"\n") if size is None else (size, b"")))
 
     await _under_headings(session, files, write)
 
@@ -124,20 +121,17 @@ async def _under_headings(
             session.report(error)
 
 
-async def _write_bytes(session: Session, chunk: bytes, rest: AsyncIterator[bytes], size: int) -> None:
-    while chunk and size > 0:
-        session.screen.bytes(chunk[:size])
-        size -= len(chunk)
-        chunk = await anext(rest, b"") if size > 0 else b""
-
-
-async def _write_lines(session: Session, chunk: bytes, rest: AsyncIterator[bytes], lines: int) -> None:
-    while chunk and lines > 0:
-        whole = chunk.split(b"\n", lines)
-        ends = len(whole) > lines
-        session.screen.bytes(b"".join(line + b"\n" for line in whole[:lines]) if ends else chunk)
-        lines -= len(whole) - 1
-        chunk = await anext(rest, b"") if lines > 0 else b""
+async def _write_start(session: Session, chunk: bytes, rest: AsyncIterator[bytes], left: int, unit: bytes) -> None:
+    """Write the first `left` lines, or bytes if `unit` is empty."""
+    while chunk and left > 0:
+        if unit:
+            *lines, end = chunk.split(unit, left)
+            part = chunk if len(lines) < left else chunk[: len(chunk) - len(end)]
+            left -= len(lines)
+        else:
+            part, left = chunk[:left], left - len(chunk)
+        session.screen.bytes(part)
+        chunk = await anext(rest, b"") if left > 0 else b""
 
 
 @click.command()

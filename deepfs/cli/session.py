@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing, suppress
 from functools import wraps
 from typing import Any, Final, NamedTuple, NoReturn
 
@@ -107,7 +107,10 @@ class Session:
         self.status: int = 0
         self._stack = AsyncExitStack()
         self._open: dict[str, BackendProtocol] = {}
-        self._directory = _current_directory()
+        self._directory = ""
+        """The current directory; empty if it was deleted."""
+        with suppress(FileNotFoundError):
+            self._directory = os.getcwd()
 
     async def place(self, text: str, *, creates: bool = False) -> AddressedPlace:
         """Open the backend of an address; an empty one means the current directory, or the root of the backend of `on`.
@@ -186,14 +189,6 @@ async def interruptible(work: Callable[[], Awaitable[None]]) -> int | None:
     if errors:
         raise errors[0]
     return received[0] if received else None
-
-
-def _current_directory() -> str:
-    """The current directory; an empty text if it was deleted."""
-    try:
-        return os.getcwd()
-    except FileNotFoundError:
-        return ""
 
 
 def describe_error(error: object) -> str:

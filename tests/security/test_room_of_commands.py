@@ -85,7 +85,7 @@ async def test_room_is_counted_however_it_is_taken(account: str, how: str) -> No
 @accounts
 async def test_a_disk_that_fills_up_is_looked_at_soon(account: str) -> None:
     """Many files and descriptors make a look last, and the pause after it."""
-    rests = "from deepfs.sandboxes import workspace\nworkspace._REST = 10_000\n"
+    rests = "from deepfs.sandboxes import workspace\nworkspace._REST_FACTOR = 10_000\n"
     # More than what other tests may free on the same disk meanwhile, and what is left.
     command = "exec 7> f; rm f; sleep 1; head -c 500000000 /dev/zero >&7; sleep 50"
     exit_code, is_full, output = await printed(account, rests + _RUN, command)

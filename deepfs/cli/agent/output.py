@@ -289,7 +289,11 @@ class TerminalOutput(Output):
 
     def refresh(self) -> None:
         """Show what is going on: what the agent is saying, and the calls that run."""
-        rows = [Styled(f"… {line}", "dim", no_wrap=True, overflow="ellipsis") for line in self._running_lines()]
+        calls = [(call.agent, f"{on_one_line(call.name)} {subject(call.args)}") for call in self._calls.values()]
+        said = [(agent, line[-self._console.width :]) for agent, line in self._unfinished.items()]
+        running: list[tuple[str | None, str]] = [*calls[-_RUNNING:], *said[-_RUNNING:]]
+        lines = [f"{on_one_line(agent, 24)} │ {text}" if agent else text for agent, text in running]
+        rows = [Styled(f"… {line}", "dim", no_wrap=True, overflow="ellipsis") for line in lines]
         if self._block:
             tail = self._block[-self._console.width * 6 :]
             rows.append(Styled(tail if tail == self._block else f"…{tail}"))
@@ -301,12 +305,6 @@ class TerminalOutput(Output):
             self._live = Live(console=self._console, transient=True, auto_refresh=False)
             self._live.start()
         self._live.update(Group(*rows), refresh=True)
-
-    def _running_lines(self) -> list[str]:
-        calls = [(call.agent, f"{on_one_line(call.name)} {subject(call.args)}") for call in self._calls.values()]
-        said = [(agent, line[-self._console.width :]) for agent, line in self._unfinished.items()]
-        running: list[tuple[str | None, str]] = [*calls[-_RUNNING:], *said[-_RUNNING:]]
-        return [f"{on_one_line(agent, 24)} │ {text}" if agent else text for agent, text in running]
 
     def _stop(self) -> None:
         if self._live is not None:
@@ -464,8 +462,9 @@ class KeyedApprovals:
             elif key in ("a", "A"):
                 if key == "A":
                     self._approved.add(question.name)
-                is_same = not edited or asked.args == question.args
-                return APPROVE if is_same else _edit_of(asked)
+                if not edited or asked.args == question.args:
+                    return APPROVE
+                return {"type": "edit", "edited_action": {"name": asked.name, "args": dict(asked.args)}}
 
     def _key(self, question: Question) -> str:
         """One of the keys that the question allows."""
@@ -497,10 +496,6 @@ class KeyedApprovals:
         except (ValueError, OSError) as error:
             self._console.print(Styled(f"  Nothing was changed: {for_terminal(str(error))}", "red"))
             return question
-
-
-def _edit_of(question: Question) -> Decision:
-    return {"type": "edit", "edited_action": {"name": question.name, "args": dict(question.args)}}
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -30,6 +30,7 @@ from deepfs.sandboxes.answers import (
 )
 from deepfs.sandboxes.wire import MAX_ENTRIES, ScriptCalls, bound_of, check, off_loop, outcomes
 from deepfs.search.request import SEARCH_SECONDS, FileFilter, GlobRequest, GrepRequest, GrepScan
+from deepfs.storage.gathering import in_batches
 from deepfs.sync import shim
 from deepfs.text import paths, records
 from deepfs.text.arguments import bytes_from_mb
@@ -402,9 +403,13 @@ class BaseSandbox(SandboxBackendProtocol):
         targets = [_valid(path) for path, _ in files]
         valid = [(path, files[at][1]) for at, path in enumerate(targets) if isinstance(path, str)]
         async with self._hold(*(path for path, _ in valid)):
-            groups = self._calls.groups(valid, self._put_words)
-            batches = _batches(groups, self._calls.room() // 3)
-            uploaded = [outcome for batch in batches for outcome in await self._put(batch)]
+            most = self._calls.room() // 3
+            uploaded = [
+                outcome
+                for group in self._calls.groups(valid, self._put_words)
+                for batch in in_batches(group, lambda file: len(file[1]), most_bytes=most)
+                for outcome in await self._put(batch)
+            ]
         errors = iter(uploaded)
         return [
             _response_of(given, target if isinstance(target, DeepFSError) else next(errors))
@@ -441,20 +446,6 @@ def _without_directories(request: GrepRequest, names: tuple[str, ...]) -> GrepRe
         return found or (known is not None and known(path, is_dir=is_dir))
 
     return replace_fields(request, hidden=is_hidden) if left_out else request
-
-
-def _batches(groups: Iterable[_Files], most: int) -> Iterator[_Files]:
-    """Divide the groups into batches with up to `most` bytes of content; a larger file comes alone."""
-    for group in groups:
-        batch: _Files = []
-        size = 0
-        for file in group:
-            if batch and size + len(file[1]) > most:
-                yield batch
-                batch, size = [], 0
-            batch.append(file)
-            size += len(file[1])
-        yield batch
 
 
 def _common(old: bytes, new: bytes) -> tuple[int, int]:

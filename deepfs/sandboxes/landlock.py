@@ -7,7 +7,7 @@ import signal
 import stat
 import struct
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import cache, partial
 from importlib.resources import files
@@ -205,8 +205,13 @@ class LandlockSandbox(WorkspaceSandbox):
         outer.allow("/", _MOVE)  # A domain that does not handle this right refuses it.
         inner = Ruleset(_ALL_OF_FILES, 0 if self._network else _ALL_OF_TCP, _ALL_OF_SCOPES)
         end.callback(inner.close)
-        for path, rights in self._allowed_files(temporary):
-            inner.allow(path, rights)
+        for_network = FOR_NETWORK if self._network else ()
+        for path in (*_SYSTEM, *SETTINGS, *_FOR_PROGRAMS, *for_network, *self._read_only):
+            inner.allow(path, _TO_READ)
+        for path in _DEVICES:
+            inner.allow(path, _TO_USE_DEVICE)
+        for path in (self._given_root, temporary):
+            inner.allow(path, _TO_CHANGE)
         return outer.descriptor, inner.descriptor
 
     def _description(
@@ -231,15 +236,6 @@ class LandlockSandbox(WorkspaceSandbox):
             "parent": os.getpid(),
             "seccomp": numbers["seccomp"],
         }
-
-    def _allowed_files(self, temporary: str) -> Iterator[tuple[str, int]]:
-        for_network = FOR_NETWORK if self._network else ()
-        for path in (*_SYSTEM, *SETTINGS, *_FOR_PROGRAMS, *for_network, *self._read_only):
-            yield path, _TO_READ
-        for path in _DEVICES:
-            yield path, _TO_USE_DEVICE
-        for path in (self._given_root, temporary):
-            yield path, _TO_CHANGE
 
 
 def _check_machine() -> None:

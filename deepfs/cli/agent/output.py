@@ -10,7 +10,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, Final, TextIO
+from typing import IO, Any, Final
 
 import click
 import tomli_w
@@ -107,10 +107,16 @@ def outcome(result: ToolResult, args: Mapping[str, Any]) -> str:
 
 
 class Output:
-    """Shows events; with `verbose`, arguments and results of calls unfolded. Subclasses say how."""
+    """Shows events as plain text: what the agent says on one stream, all else, line by line, on `beside` if given.
 
-    def __init__(self, *, verbose: bool = False) -> None:
+    With `verbose`, arguments and results of calls are unfolded. Subclasses show the same in other forms.
+    """
+
+    def __init__(self, output: IO[str], beside: IO[str] | None = None, *, verbose: bool = False) -> None:
+        self._output = output
+        self._beside = beside
         self._verbose = verbose
+        self._is_within_line = False
         self._calls: dict[tuple[str | None, str], ToolCall] = {}
         """The calls that have not ended."""
         self._unfinished: dict[str, str] = {}
@@ -160,29 +166,39 @@ class Output:
 
     def _say(self, text: str) -> None:
         """Show a part of what the agent itself says."""
-        raise NotImplementedError
+        self._output.write(text)
+        self._output.flush()
+        self._is_within_line = not text.endswith("\n")
 
-    def _line(self, agent: str, line: str) -> None:
-        """Show a line of a subagent."""
-        raise NotImplementedError
+    def _line(self, agent: str | None, line: str) -> None:
+        """Show a line of a subagent, or about the agent itself."""
+        if self._beside is not None:
+            self._beside.write(f"{line}\n" if agent is None else f"[{for_terminal(agent)}] {line}\n")
+            self._beside.flush()
 
     def _result(self, result: ToolResult, args: Mapping[str, Any]) -> None:
         """Show that a call has ended."""
-        raise NotImplementedError
+        mark = "✓" if result.ok else "✗"
+        line = f"{mark} {on_one_line(result.name)} {subject(args)}  {outcome(result, args)}"
+        self._line(result.agent, line.rstrip())
+        for row in unfold(result, args) if self._verbose else ():
+            self._line(result.agent, f"    {row}")
 
     def _answer(self, answer: Answer) -> None:
         """Show the answer to a question."""
-        raise NotImplementedError
+        self._line(answer.agent, f"{decision_label(answer)} {on_one_line(answer.name)} {subject(answer.args)}")
 
     def _note(self, text: str) -> None:
         """Show a note."""
-        raise NotImplementedError
+        self._line(None, text)
 
     def refresh(self) -> None:
         """Show what is going on, after all events that are there."""
 
     def finish(self) -> None:
         """End what is shown in part."""
+        if self._is_within_line:
+            self._say("\n")
 
     def forget(self) -> None:
         """As `finish`; calls that have not ended are no longer shown."""
@@ -193,53 +209,11 @@ class Output:
 class JsonOutput(Output):
     """Writes each event as a line of JSON."""
 
-    def __init__(self, output: TextIO) -> None:
-        super().__init__()
-        self._output = output
-
     def show(self, event: Event) -> None:
         """Write an event."""
         # ASCII, so that no control character of a text reaches a terminal, and lone surrogates do no harm.
         self._output.write(json.dumps(to_builtins(event, enc_hook=str)) + "\n")
         self._output.flush()
-
-
-class PlainOutput(Output):
-    """Writes what the agent says to one stream, and all else, line by line, to `beside`; None leaves that out."""
-
-    def __init__(self, output: TextIO, beside: TextIO | None, *, verbose: bool = False) -> None:
-        super().__init__(verbose=verbose)
-        self._output = output
-        self._beside = beside
-        self._is_within_line = False
-
-    def _say(self, text: str) -> None:
-        self._output.write(text)
-        self._output.flush()
-        self._is_within_line = not text.endswith("\n")
-
-    def finish(self) -> None:
-        """End the line that the agent has begun."""
-        if self._is_within_line:
-            self._say("\n")
-
-    def _line(self, agent: str | None, line: str) -> None:
-        if self._beside is not None:
-            self._beside.write(f"{line}\n" if agent is None else f"[{for_terminal(agent)}] {line}\n")
-            self._beside.flush()
-
-    def _result(self, result: ToolResult, args: Mapping[str, Any]) -> None:
-        mark = "✓" if result.ok else "✗"
-        line = f"{mark} {on_one_line(result.name)} {subject(args)}  {outcome(result, args)}"
-        self._line(result.agent, line.rstrip())
-        for row in unfold(result, args) if self._verbose else ():
-            self._line(result.agent, f"    {row}")
-
-    def _answer(self, answer: Answer) -> None:
-        self._line(answer.agent, f"{decision_label(answer)} {on_one_line(answer.name)} {subject(answer.args)}")
-
-    def _note(self, text: str) -> None:
-        self._line(None, text)
 
 
 _DECISION_LABELS: Final = {"approve": "approved:", "edit": "changed and approved:", "reject": "not approved:"}
@@ -276,7 +250,7 @@ class TerminalOutput(Output):
     """Shows Markdown by blocks as they are finished, and below them what is going on."""
 
     def __init__(self, console: Console, *, verbose: bool = False) -> None:
-        super().__init__(verbose=verbose)
+        super().__init__(console.file, verbose=verbose)
         self._console = console
         self._block = ""
         """What the agent has said and what is not printed yet."""
@@ -360,7 +334,7 @@ class TerminalOutput(Output):
         colour = self._colours.setdefault(agent, _COLOURS[len(self._colours) % len(_COLOURS)])
         return Styled(f"{on_one_line(agent, 24)} │ ", colour)
 
-    def _line(self, agent: str, line: str) -> None:
+    def _line(self, agent: str | None, line: str) -> None:
         self._print(agent, Styled(line))
 
     # --- calls ---

@@ -22,7 +22,6 @@ from deepfs.cli.agent.output import (
     JsonOutput,
     KeyedApprovals,
     Output,
-    PlainOutput,
     TerminalOutput,
     for_terminal,
 )
@@ -144,7 +143,7 @@ class Program:
             return JsonOutput(sys.stdout), self._answer_unasked
         if not has_person() or options.quiet:
             beside = None if options.quiet else sys.stderr
-            return PlainOutput(sys.stdout, beside, verbose=options.verbose), self._answer_unasked
+            return Output(sys.stdout, beside, verbose=options.verbose), self._answer_unasked
         colours: Any = None if os.environ.get("NO_COLOR") else "auto"
         console = Console(highlight=False, markup=False, emoji=False, color_system=colours)
         output = TerminalOutput(console, verbose=options.verbose)

@@ -4,7 +4,7 @@ import re
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import ErrorCode
@@ -107,18 +107,12 @@ def _calls(backend: BackendProtocol) -> Mapping[str, Call]:
     }
 
 
-def _code(value: Any) -> str:
-    """The error code of an operation, or the exception that it should not have raised."""
-    if isinstance(value, Exception):
-        return f"raised {value!r}"
-    return str(value.code) if isinstance(value, Result) else str(value.error)
-
-
 async def _outcome(call: Call, path: str) -> str:
+    """The error code of an operation, or the exception that it should not have raised."""
     try:
-        return _code(await call(path))
+        return str((await call(path)).code)
     except Exception as error:
-        return _code(error)
+        return f"raised {error!r}"
 
 
 class ReadOnlyPaths(BackendSuite):

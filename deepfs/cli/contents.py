@@ -5,13 +5,13 @@ import re
 import signal
 import sys
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
-from typing import Final, NamedTuple
+from typing import Final
 
 import click
 from anyio import to_thread
@@ -378,63 +378,56 @@ def _is_kept(file: Path, before: str, is_stored: bool) -> bool:
 @click.option("-i", "--interactive", is_flag=True, help="Ask before each address.")
 @click.option("--no-preserve-root", "root", is_flag=True, help="Delete all that is in a backend, if its root is given.")
 @in_session()
-async def rm(session: Session, files: tuple[str, ...], **options: bool) -> None:
+async def rm(session: Session, files: tuple[str, ...], root: bool, **options: bool) -> None:
     """Delete files, and directories with -r."""
-    number = await interruptible(partial(_remove_each, session, files, _RemovalOptions(**options)))
+    number = await interruptible(partial(_remove_each, session, files, root, options))
     if number is not None:
         session.report("interrupted", status=128 + number)
-
-
-class _RemovalOptions(NamedTuple):
-    recursive: bool
-    force: bool
-    interactive: bool
-    root: bool
 
 
 class _RefusedRemovalError(Exception):
     """An address that is not removed; the text says why."""
 
 
-async def _remove_each(session: Session, addresses: Sequence[str], options: _RemovalOptions) -> None:
+async def _remove_each(session: Session, addresses: Sequence[str], root: bool, options: Mapping[str, bool]) -> None:
     for text in addresses:
         place = await session.place(text)
         try:
             if text.rstrip("/").rpartition("/")[2] in (".", ".."):
                 raise _RefusedRemovalError(f"refusing to remove '.' or '..' directory: skipping {quote(text)}")
             if place.path == "/":
-                await _check_root(session, place, options)
-            await _remove(place, options)
+                await _check_root(session, place, root)
+            await _remove(place, **options)
         except _RefusedRemovalError as refused:
             session.report(refused)
         except DeepFSError as error:
             session.report(f"cannot remove {place.quoted}: {describe_error(error)}")
 
 
-async def _check_root(session: Session, place: AddressedPlace, options: _RemovalOptions) -> None:
+async def _check_root(session: Session, place: AddressedPlace, is_asked_for: bool) -> None:
     """Refuse the root of this machine, by whatever name, and that of a backend if it is not asked for."""
     machine = await session.place(f"{MACHINE}#/")
     ends = await place.backend.astorage_place("/"), await machine.backend.astorage_place("/")
     if relation(*ends) is Relation.SAME:
         raise _RefusedRemovalError("refusing to remove '/', the root of this machine")
-    if not options.root:
+    if not is_asked_for:
         raise _RefusedRemovalError(
             f"it is dangerous to operate recursively on {place.quoted}, the root of a backend; "
             "use --no-preserve-root to do so"
         )
 
 
-async def _remove(place: AddressedPlace, options: _RemovalOptions) -> None:
+async def _remove(place: AddressedPlace, *, recursive: bool, force: bool, interactive: bool) -> None:
     kind = await kind_at(place.backend, place.path)
     if kind != "directory" or (await place.backend.aresolve_paths([place.path])) != [place.path]:
         entries = (await list_present(place.backend, place.path)).entries  # A link to a directory is none.
         kind = None if not entries else "directory" if entries[0].kind == "directory" else "file"
-    if kind is None and options.force:
+    if kind is None and force:
         return
-    if kind is None or (kind == "directory" and not options.recursive):
+    if kind is None or (kind == "directory" and not recursive):
         code = ErrorCode.FILE_NOT_FOUND if kind is None else ErrorCode.IS_DIRECTORY
         raise _RefusedRemovalError(f"cannot remove {place.quoted}: {error_text(code)}")
-    if options.interactive and not options.force:
+    if interactive and not force:
         print(f"deepfs rm: remove {kind} {place.quoted}? ", end="", file=sys.stderr, flush=True)
         if (await to_thread.run_sync(sys.stdin.readline)).strip().lower() not in ("y", "yes"):
             return
@@ -446,5 +439,5 @@ async def _remove(place: AddressedPlace, options: _RemovalOptions) -> None:
         wanted = [entry.path.rstrip("/") for entry in listing.entries or ()]
     for path in wanted:
         result = await place.backend.adelete(path)
-        if not result.ok and not (options.force and result.code is ErrorCode.FILE_NOT_FOUND):
+        if not result.ok and not (force and result.code is ErrorCode.FILE_NOT_FOUND):
             raise _RefusedRemovalError(f"cannot remove {quote(place.display(path))}: {reason_text(result)}")

@@ -23,14 +23,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.needs("BubblewrapSandbox")]
 accounts = pytest.mark.parametrize("account", ACCOUNTS)
 
 _MEGABYTE = 2**20
-_IMPORTS = """
-import sys, os, json, anyio, anyio._backends._asyncio
-import deepfs.process
-from deepfs.disk.usage import disk_use
-from deepfs.sandboxes.bubblewrap import BubblewrapSandbox, Limits
-from deepfs.threads.deadline import Deadline
-anyio.run(deepfs.process.capture, deepfs.process.Command(['/bin/true']), 1)
-"""
 
 
 @pytest.fixture(scope="session")
@@ -40,7 +32,7 @@ def anyio_backend() -> str:
 
 async def printed(account: str, program: str, *arguments: str) -> Any:
     """What a program prints as this account, decoded from JSON."""
-    return json.loads(await anyio.to_thread.run_sync(output_as, account, _IMPORTS, program, *arguments))
+    return json.loads(await anyio.to_thread.run_sync(output_as, account, program, *arguments))
 
 
 # --- what is measured ---

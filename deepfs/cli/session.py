@@ -14,7 +14,6 @@ from urllib.parse import unquote
 import anyio
 import click
 from anyio import to_thread
-from anyio.abc import TaskStatus
 from click.shell_completion import CompletionItem
 from msgspec import json
 
@@ -25,6 +24,7 @@ from deepfs.cli.screen import Screen, discard_output, safe
 from deepfs.config.trees import load_tree, open_backend
 from deepfs.config.urls import TREE, Address, parse_address, split_database
 from deepfs.errors import DeepFSError, ErrorCode, quote
+from deepfs.storage.gathering import gather
 from deepfs.text import paths
 from deepfs.types import Result, error_from
 
@@ -169,28 +169,21 @@ async def interruptible(work: Callable[[], Awaitable[None]]) -> int | None:
 
     What is being stored is stored as a whole, or not at all.
     """
-    received: list[int] = []
-    errors: list[Exception] = []
+    is_watching = anyio.Event()
 
-    async def watch(*, task_status: TaskStatus[None]) -> None:
+    async def watch() -> int:
         with anyio.open_signal_receiver(*_SIGNALS) as signals:
-            task_status.started()
-            async for number in signals:
-                received.append(number)
-                break
-        # From here on, another SIGINT ends the process at once.
-        tasks.cancel_scope.cancel()
+            is_watching.set()
+            number = await anext(aiter(signals))
+        return int(number)  # From here on, another SIGINT ends the process at once.
 
-    async with anyio.create_task_group() as tasks:
-        await tasks.start(watch)
-        try:
-            await work()
-        except Exception as error:
-            errors.append(error)
-        tasks.cancel_scope.cancel()
-    if errors:
-        raise errors[0]
-    return received[0] if received else None
+    async def run() -> int:
+        await is_watching.wait()
+        await work()
+        return 0
+
+    number, _ = await gather([watch, run], enough=lambda results: results != [None, None])
+    return number
 
 
 def describe_error(error: object) -> str:

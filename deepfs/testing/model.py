@@ -47,6 +47,7 @@ def lines_of(text: str) -> list[str]:
 
 
 def bare(line: str) -> str:
+    """A line without its line end."""
     return line[:-1].removesuffix("\r") if line.endswith("\n") else line
 
 

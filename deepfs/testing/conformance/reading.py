@@ -8,6 +8,7 @@ from typing import Final
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import ErrorCode
+from deepfs.testing.model import bare, lines_of
 from deepfs.testing.suite import (
     BackendSuite,
     assert_failed,
@@ -337,13 +338,6 @@ TEXTS: Final = (
 """Texts that are easily split into lines in the wrong places."""
 
 
-def lines_with_ends(text: str) -> list[str]:
-    """The lines of a text according to the contract, with their terminators, without a BOM."""
-    pieces = text.removeprefix("\ufeff").split("\n")
-    lines = [f"{piece}\n" for piece in pieces[:-1]]
-    return [*lines, pieces[-1]] if pieces[-1] else lines
-
-
 async def _windows(backend: BackendProtocol, path: str, limit: int) -> list[str]:
     """Read a file by windows of `limit` lines, check the line numbers of each, and return their texts."""
     windows: list[str] = []
@@ -351,7 +345,7 @@ async def _windows(backend: BackendProtocol, path: str, limit: int) -> list[str]
     while offset is not None:
         window = assert_ok(await backend.aread(path, offset, limit))
         text = content_of(window)
-        count = len(lines_with_ends("x" + text)) if text else 0
+        count = len(lines_of("x" + text)) if text else 0
         if count:
             assert (window.start_line, window.end_line) == (offset + 1, offset + count)
             assert count == limit or window.next_offset is None, "a window is full, or the last"
@@ -371,7 +365,7 @@ class LineConformance(BackendSuite):
 
     async def test_reading_line_by_line_shows_each_line(self, backend: BackendProtocol) -> None:
         for path, text in (await self._store_texts()).items():
-            assert await _windows(backend, path, 1) == (lines_with_ends(text) or [""]), repr(text)
+            assert await _windows(backend, path, 1) == (lines_of(text) or [""]), repr(text)
 
     async def test_following_next_offset_reproduces_the_file(self, backend: BackendProtocol) -> None:
         for path, text in (await self._store_texts()).items():
@@ -381,7 +375,7 @@ class LineConformance(BackendSuite):
 
     async def test_the_last_window_has_the_number_of_lines(self, backend: BackendProtocol) -> None:
         for path, text in (await self._store_texts()).items():
-            lines = lines_with_ends(text)
+            lines = lines_of(text)
             read = assert_ok(await backend.aread(path, max(len(lines) - 1, 0), 1))
             assert (read.next_offset, read.total_lines or 0) == (None, len(lines)), repr(text)
 
@@ -390,9 +384,9 @@ class LineConformance(BackendSuite):
         for regex in (False, True):
             for path, text in texts.items():
                 found = assert_ok(await backend.agrep("", path, regex=regex)).matches or []
-                lines = lines_with_ends(text)
-                plain = [re.sub("\r?\n$", "", line) if line.endswith("\n") else line for line in lines]
-                assert [(match.line, match.text) for match in found] == [*enumerate(plain, 1)], (repr(text), regex)
+                lines = lines_of(text)
+                plain = [*enumerate(map(bare, lines), 1)]
+                assert [(match.line, match.text) for match in found] == plain, (repr(text), regex)
 
     async def test_the_error_of_an_offset_past_the_end_has_the_number_of_lines(self, backend: BackendProtocol) -> None:
         await self.put({"/seven.txt": "1\n2\n3\n4\n5\n6\n7\n", "/three.txt": "1\n2\n3"})

@@ -72,10 +72,7 @@ def _measure(chosen: argparse.Namespace, names: list[str], console: Console) -> 
         records.append(bench.record)
         report.show(bench.record, console)
         path = write(bench.record, chosen.results or RESULTS / bench.record.directory, beside=chosen.again)
-        if bench.record.plots:
-            from benchmarks import plots  # Imported late, since the tests run without matplotlib.
-
-            plots.draw(bench.record, path.parent)
+        report.draw(bench.record, path.parent)
         console.print(f"written to {path}", highlight=False)
     if len(names) > 1:
         report.show_bars(records, "bars of all these scenarios", console)

@@ -13,13 +13,11 @@ from deepfs.config.urls import TREE
 _MODULES: Final = {
     "agent": ["agent"],
     "app": ["completion", "mcp"],
-    "contents": ["cat", "head", "tail", "write", "edit", "mkdir"],
+    "contents": ["cat", "head", "tail", "write", "edit", "mkdir", "rm"],
     "copying": ["cp", "mv", "sync"],
-    "differences": ["diff", "patch"],
+    "differences": ["diff", "patch", "history", "restore", "undo", "watch"],
     "listing": ["ls", "tree", "du", "stat"],
-    "removing": ["rm"],
     "searching": ["find", "glob", "grep"],
-    "versions": ["history", "restore", "undo", "watch"],
 }
 """The commands of each module. A command is the object of that name in it."""
 _HOMES: Final = {command: module for module, commands in _MODULES.items() for command in commands}
@@ -54,8 +52,14 @@ def _make_on_option(**settings: Any) -> click.Option:
 
 
 def _set_backend(context: click.Context, parameter: click.Parameter, on: str | None) -> None:
-    if on:
-        context.obj = (context.obj or Given())._replace(on=_backend_url(on))
+    if not on:
+        return
+    url, _, path = on.partition("#")
+    if "://" not in on:
+        url = f"{TREE}{on}"
+    elif path.strip("/"):
+        raise click.UsageError("--on names a backend, without a path in it")
+    context.obj = (context.obj or Given())._replace(on=url)
 
 
 @click.group(
@@ -83,15 +87,6 @@ def app(context: click.Context, variables: tuple[str, ...]) -> None:
       postgresql://user@host/db#/a.md   checkpoint+sqlite:///runs.db?thread=1
     """
     context.obj = (context.obj or Given())._replace(variables=variables)
-
-
-def _backend_url(on: str) -> str:
-    if "://" not in on:
-        return f"{TREE}{on}"
-    url, _, path = on.partition("#")
-    if path.strip("/"):
-        raise click.UsageError("--on names a backend, without a path in it")
-    return url
 
 
 # --- mcp ---

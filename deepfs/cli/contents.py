@@ -1,11 +1,11 @@
-"""What is in files, and changing it: cat, head, tail, write, edit, mkdir."""
+"""What is in files, and changing it: cat, head, tail, write, edit, mkdir, rm."""
 
 import os
 import re
 import signal
 import sys
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
 from pathlib import Path
@@ -16,8 +16,9 @@ from typing import Final
 import click
 from anyio import to_thread
 
-from deepfs.backends._trees import kind_at
+from deepfs.backends._trees import kind_at, list_present
 from deepfs.cli.session import (
+    MACHINE,
     AddressedPlace,
     Session,
     address_argument,
@@ -26,12 +27,15 @@ from deepfs.cli.session import (
     files_argument,
     if_match_option,
     in_session,
+    interruptible,
     json_option,
+    reason_text,
 )
-from deepfs.errors import BinaryFileError, DeepFSError, ErrorCode, error_about
+from deepfs.errors import BinaryFileError, DeepFSError, ErrorCode, error_about, quote
 from deepfs.text import paths
-from deepfs.text.entries import EntryChange
+from deepfs.text.entries import EntryChange, Relation, relation
 from deepfs.text.lines import decode, version
+from deepfs.types import error_from
 
 _READ_BYTES: Final = 256 * 1024
 _MOST_IN_MEMORY: Final = 8 * 1024 * 1024
@@ -97,10 +101,7 @@ async def head(session: Session, files: tuple[str, ...], lines: int, size: int |
     """Write the first lines of files. No more of a file is fetched than needed."""
 
     async def write(chunks: AsyncGenerator[bytes, None], first: bytes) -> None:
-        if size is None:
-            await _write_lines(session, first, chunks, lines)
-        else:
-            await _write_bytes(session, first, chunks, size)
+        await _write_start(session, first, chunks, *((lines, b"\n") if size is None else (size, b"")))
 
     await _under_headings(session, files, write)
 
@@ -120,20 +121,17 @@ async def _under_headings(
             session.report(error)
 
 
-async def _write_bytes(session: Session, chunk: bytes, rest: AsyncIterator[bytes], size: int) -> None:
-    while chunk and size > 0:
-        session.screen.bytes(chunk[:size])
-        size -= len(chunk)
-        chunk = await anext(rest, b"") if size > 0 else b""
-
-
-async def _write_lines(session: Session, chunk: bytes, rest: AsyncIterator[bytes], lines: int) -> None:
-    while chunk and lines > 0:
-        whole = chunk.split(b"\n", lines)
-        ends = len(whole) > lines
-        session.screen.bytes(b"".join(line + b"\n" for line in whole[:lines]) if ends else chunk)
-        lines -= len(whole) - 1
-        chunk = await anext(rest, b"") if lines > 0 else b""
+async def _write_start(session: Session, chunk: bytes, rest: AsyncIterator[bytes], left: int, unit: bytes) -> None:
+    """Write the first `left` lines, or bytes if `unit` is empty."""
+    while chunk and left > 0:
+        if unit:
+            *lines, end = chunk.split(unit, left)
+            part = chunk if len(lines) < left else chunk[: len(chunk) - len(end)]
+            left -= len(lines)
+        else:
+            part, left = chunk[:left], left - len(chunk)
+        session.screen.bytes(part)
+        chunk = await anext(rest, b"") if left > 0 else b""
 
 
 @click.command()
@@ -368,3 +366,78 @@ def _is_kept(file: Path, before: str, is_stored: bool) -> bool:
             return True
     rmtree(file.parent, ignore_errors=True)
     return False
+
+
+# --- rm ---------------------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@files_argument
+@click.option("-r", "-R", "--recursive", is_flag=True, help="Delete directories with all that is in them.")
+@click.option("-f", "--force", is_flag=True, help="Say nothing of what is not there, and never ask.")
+@click.option("-i", "--interactive", is_flag=True, help="Ask before each address.")
+@click.option("--no-preserve-root", "root", is_flag=True, help="Delete all that is in a backend, if its root is given.")
+@in_session()
+async def rm(session: Session, files: tuple[str, ...], root: bool, **options: bool) -> None:
+    """Delete files, and directories with -r."""
+    number = await interruptible(partial(_remove_each, session, files, root, options))
+    if number is not None:
+        session.report("interrupted", status=128 + number)
+
+
+class _RefusedRemovalError(Exception):
+    """An address that is not removed; the text says why."""
+
+
+async def _remove_each(session: Session, addresses: Sequence[str], root: bool, options: Mapping[str, bool]) -> None:
+    for text in addresses:
+        place = await session.place(text)
+        try:
+            if text.rstrip("/").rpartition("/")[2] in (".", ".."):
+                raise _RefusedRemovalError(f"refusing to remove '.' or '..' directory: skipping {quote(text)}")
+            if place.path == "/":
+                await _check_root(session, place, root)
+            await _remove(place, **options)
+        except _RefusedRemovalError as refused:
+            session.report(refused)
+        except DeepFSError as error:
+            session.report(f"cannot remove {place.quoted}: {describe_error(error)}")
+
+
+async def _check_root(session: Session, place: AddressedPlace, is_asked_for: bool) -> None:
+    """Refuse the root of this machine, by whatever name, and that of a backend if it is not asked for."""
+    machine = await session.place(f"{MACHINE}#/")
+    ends = await place.backend.astorage_place("/"), await machine.backend.astorage_place("/")
+    if relation(*ends) is Relation.SAME:
+        raise _RefusedRemovalError("refusing to remove '/', the root of this machine")
+    if not is_asked_for:
+        raise _RefusedRemovalError(
+            f"it is dangerous to operate recursively on {place.quoted}, the root of a backend; "
+            "use --no-preserve-root to do so"
+        )
+
+
+async def _remove(place: AddressedPlace, *, recursive: bool, force: bool, interactive: bool) -> None:
+    kind = await kind_at(place.backend, place.path)
+    if kind != "directory" or (await place.backend.aresolve_paths([place.path])) != [place.path]:
+        entries = (await list_present(place.backend, place.path)).entries  # A link to a directory is none.
+        kind = None if not entries else "directory" if entries[0].kind == "directory" else "file"
+    if kind is None and force:
+        return
+    if kind is None or (kind == "directory" and not recursive):
+        code = ErrorCode.FILE_NOT_FOUND if kind is None else ErrorCode.IS_DIRECTORY
+        raise _RefusedRemovalError(f"cannot remove {place.quoted}: {error_text(code)}")
+    if interactive and not force:
+        print(f"deepfs rm: remove {kind} {place.quoted}? ", end="", file=sys.stderr, flush=True)
+        if (await to_thread.run_sync(sys.stdin.readline)).strip().lower() not in ("y", "yes"):
+            return
+    wanted = [place.path]
+    if place.path == "/":  # A root itself cannot be deleted.
+        listing = await place.backend.als("/")
+        if not listing.ok:
+            raise error_from(listing)
+        wanted = [entry.path.rstrip("/") for entry in listing.entries or ()]
+    for path in wanted:
+        result = await place.backend.adelete(path)
+        if not result.ok and not (force and result.code is ErrorCode.FILE_NOT_FOUND):
+            raise _RefusedRemovalError(f"cannot remove {quote(place.display(path))}: {reason_text(result)}")

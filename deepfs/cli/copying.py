@@ -8,8 +8,9 @@ stores what is missing or different.
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from hashlib import blake2b
 from typing import Any, Final, Literal, TypeVar
 
@@ -45,7 +46,7 @@ from deepfs.cli.session import (
 )
 from deepfs.errors import DeepFSError, ErrorCode, NotSupportedError, quote
 from deepfs.search.globs import compile_tree
-from deepfs.storage.gathering import gather_each
+from deepfs.storage.gathering import gather, gather_each
 from deepfs.text import paths
 from deepfs.text.access import keep_inside
 from deepfs.text.entries import EntryChange, Relation, TreeEntry, TreeListing, empty_directories, files_of, relation
@@ -246,16 +247,18 @@ class _Copying:
     async def run(self) -> None:
         sources = [await self._session.place(text) for text in self._options.sources]
         target = await self._session.place(self._options.target, creates=not self._options.dry_run)
-        async with _progress(self._session, self._totals):
-            try:
-                into = await self._is_put_into(target)
-                for text, source in zip(self._options.sources, sources, strict=True):
-                    await self._transfer(text, source, target, into=into)
-            except _RefusedCopyError as refused:
-                self._session.report(refused)
-            except FullError as full:
-                reason = error_text(full.code)
-                self._session.report(f"{target.quoted} stores nothing more: {reason}. {_GOES_ON}")
+        await _show_progress(self._session, self._totals, partial(self._transfer_each, sources, target))
+
+    async def _transfer_each(self, sources: Sequence[AddressedPlace], target: AddressedPlace) -> None:
+        try:
+            into = await self._is_put_into(target)
+            for text, source in zip(self._options.sources, sources, strict=True):
+                await self._transfer(text, source, target, into=into)
+        except _RefusedCopyError as refused:
+            self._session.report(refused)
+        except FullError as full:
+            reason = error_text(full.code)
+            self._session.report(f"{target.quoted} stores nothing more: {reason}. {_GOES_ON}")
 
     async def _transfer(self, text: str, source: AddressedPlace, target: AddressedPlace, *, into: bool) -> None:
         """Copy or move one source; what goes wrong with it alone is reported."""
@@ -681,22 +684,20 @@ async def _is_marked(marker: Path) -> bool:
 # --- progress --------------------------------------------------------------------------------------------------------
 
 
-@asynccontextmanager
-async def _progress(session: Session, totals: CopyTotals) -> AsyncIterator[None]:
+async def _show_progress(session: Session, totals: CopyTotals, work: Callable[[], Awaitable[None]]) -> None:
     """Show a bar while a copy runs, if standard error is a terminal."""
     if session.as_json or not sys.stderr.isatty():
-        yield
+        await work()
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
     files = TextColumn("{task.fields[files]:,}/{task.fields[planned]:,} files")
     columns = (BarColumn(), files, DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    errors: list[Exception] = []
     with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
         task = bar.add_task("", files=0, planned=0, total=None)
 
-        async def refresh() -> None:
+        async def refresh() -> bool:
             while True:
                 await anyio.sleep(_REFRESH_SECONDS)
                 bar.update(
@@ -708,12 +709,8 @@ async def _progress(session: Session, totals: CopyTotals) -> AsyncIterator[None]
                     refresh=True,
                 )
 
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(refresh)
-            try:
-                yield
-            except Exception as error:  # The group would wrap it.
-                errors.append(error)
-            tasks.cancel_scope.cancel()
-    if errors:
-        raise errors[0]
+        async def run() -> bool:
+            await work()
+            return True
+
+        await gather([refresh, run], enough=any)

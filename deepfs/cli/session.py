@@ -4,25 +4,27 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, aclosing, contextmanager, suppress
 from functools import wraps
+from stat import S_ISREG
 from typing import Any, Final, NamedTuple, NoReturn
+from urllib.parse import unquote
 
 import anyio
 import click
 from anyio import to_thread
-from anyio.abc import TaskStatus
 from click.shell_completion import CompletionItem
 from msgspec import json
 
 from deepfs._brief import address as shown_url
 from deepfs._drivers import BACKENDS
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.cli.screen import Screen, discard_output
-from deepfs.config.trees import open_backend
-from deepfs.config.urls import Address, parse_address, split_database
+from deepfs.cli.screen import Screen, discard_output, safe
+from deepfs.config.trees import load_tree, open_backend
+from deepfs.config.urls import TREE, Address, parse_address, split_database
 from deepfs.errors import DeepFSError, ErrorCode, quote
+from deepfs.storage.gathering import gather
 from deepfs.text import paths
 from deepfs.types import Result, error_from
 
@@ -107,7 +109,10 @@ class Session:
         self.status: int = 0
         self._stack = AsyncExitStack()
         self._open: dict[str, BackendProtocol] = {}
-        self._directory = _current_directory()
+        self._directory = ""
+        """The current directory; empty if it was deleted."""
+        with suppress(FileNotFoundError):
+            self._directory = os.getcwd()
 
     async def place(self, text: str, *, creates: bool = False) -> AddressedPlace:
         """Open the backend of an address; an empty one means the current directory, or the root of the backend of `on`.
@@ -164,36 +169,21 @@ async def interruptible(work: Callable[[], Awaitable[None]]) -> int | None:
 
     What is being stored is stored as a whole, or not at all.
     """
-    received: list[int] = []
-    errors: list[Exception] = []
+    is_watching = anyio.Event()
 
-    async def watch(*, task_status: TaskStatus[None]) -> None:
+    async def watch() -> int:
         with anyio.open_signal_receiver(*_SIGNALS) as signals:
-            task_status.started()
-            async for number in signals:
-                received.append(number)
-                break
-        # From here on, another SIGINT ends the process at once.
-        tasks.cancel_scope.cancel()
+            is_watching.set()
+            number = await anext(aiter(signals))
+        return int(number)  # From here on, another SIGINT ends the process at once.
 
-    async with anyio.create_task_group() as tasks:
-        await tasks.start(watch)
-        try:
-            await work()
-        except Exception as error:
-            errors.append(error)
-        tasks.cancel_scope.cancel()
-    if errors:
-        raise errors[0]
-    return received[0] if received else None
+    async def run() -> int:
+        await is_watching.wait()
+        await work()
+        return 0
 
-
-def _current_directory() -> str:
-    """The current directory; an empty text if it was deleted."""
-    try:
-        return os.getcwd()
-    except FileNotFoundError:
-        return ""
+    number, _ = await gather([watch, run], enough=lambda results: results != [None, None])
+    return number
 
 
 def describe_error(error: object) -> str:
@@ -305,10 +295,8 @@ class _Address(click.ParamType[str]):
     def shell_complete(
         self, context: click.Context, parameter: click.Parameter, incomplete: str
     ) -> list[CompletionItem[str]]:
-        from deepfs.cli.completing import complete_address
-
         on = None if context.obj is None else context.obj.on
-        return complete_address(incomplete, on, context.find_root().params.get("variables") or ())
+        return _complete_address(incomplete, on, context.find_root().params.get("variables") or ())
 
 
 ADDRESS: Final = _Address()
@@ -326,3 +314,93 @@ files_argument: Final = click.argument(
     "files", type=ADDRESS, metavar="ADDRESS...", nargs=-1, required=True, callback=not_empty
 )
 directory_argument: Final = click.argument("address", type=ADDRESS, metavar="[ADDRESS]", default="")
+
+
+# --- what shells offer for an address --------------------------------------------------------------------------------
+# Nothing is made or changed, no network is used, and a shell does not wait long.
+
+_COMPLETION_SECONDS: Final = 2.0
+
+
+def _complete_address(incomplete: str, on: str | None, variables: Sequence[str]) -> list[CompletionItem[str]]:
+    """The addresses that may follow from the beginning of one; for a path of this machine, the shell knows them."""
+    if "://" not in incomplete and on is None:
+        return [CompletionItem(incomplete, type="file")]
+    found: list[str] = []
+    with _time_limit(), suppress(DeepFSError, ValueError, OSError, ImportError):
+        found = anyio.run(_find_addresses, incomplete, on, variables)
+    return [CompletionItem(each) for each in found if safe(each) == each]
+
+
+@contextmanager
+def _time_limit() -> Iterator[None]:
+    """End the process, which answers a shell, after some seconds: a disk may hang, a database may be locked."""
+    if not hasattr(signal, "setitimer"):
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, lambda number, frame: os._exit(0))
+    signal.setitimer(signal.ITIMER_REAL, _COMPLETION_SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+async def _find_addresses(incomplete: str, on: str | None, variables: Sequence[str]) -> list[str]:
+    """The addresses in the directory that the beginning of one ends in."""
+    url, mark, path = incomplete.partition("#") if "://" in incomplete else ("", "", incomplete)
+    directory, slash, name = path.rpartition("/")
+    start = f"{url}{mark}{directory}{slash or '/' * bool(mark)}"
+    if "://" in incomplete and not mark:
+        start, name = incomplete[: incomplete.rindex("/") + 1], paths.name(incomplete)
+        inside = await to_thread.run_sync(split_database, start, "")
+        if not start.startswith("file:") and "#" not in inside:
+            return await to_thread.run_sync(_list_databases, start, name)
+    else:
+        inside = start
+    address = parse_address(inside or "/", within=on, directory=await to_thread.run_sync(os.getcwd))
+    if not await _is_near(address.url, variables):
+        return []
+    async with open_backend(address.url, creates=False, variables=variables) as backend:
+        entries = (await backend.als(paths.normalize(address.path))).entries or ()
+    return _select_names(start, name, [paths.name(each.path.rstrip("/")) + "/" * bool(each.is_dir) for each in entries])
+
+
+def _select_names(start: str, name: str, found: list[str]) -> list[str]:
+    """The names that go on from the beginning of one, behind what stands before it."""
+    chosen = [each for each in found if each.startswith(name) and (name or not each.startswith("."))]
+    if "://" in start and "#" not in start:  # There, these would be something else.
+        chosen = [each for each in chosen if not {*"%?#"} & {*each.removesuffix("#/")}]
+    return [start + each for each in chosen]
+
+
+def _list_databases(start: str, name: str) -> list[str]:
+    """The addresses of databases or descriptions of trees in a directory, and of directories in it."""
+    scheme, _, directory = start.partition("://")
+    if scheme != "tree" and scheme.rpartition("+")[2] != "sqlite":
+        return []
+    if scheme != "tree":
+        directory = directory.removeprefix("/")
+    with os.scandir(unquote(directory) or ".") as entries:
+        found = sorted(each.name + ("/" if each.is_dir() else "#/" if each.is_file() else "") for each in entries)
+    return _select_names(start, name, found)
+
+
+async def _is_near(url: str, variables: Sequence[str], directory: str = "") -> bool:
+    """Whether a backend lies on this machine, and opening it makes nothing. For a tree, all of it must."""
+    scheme, mark, location = url.partition("://")
+    location = unquote(location.partition("?")[0])
+    if not mark or scheme in ("file", "memory"):
+        return True
+    if scheme == "sqlite":
+        status = await anyio.Path(directory, location.removeprefix("/")).stat()
+        return S_ISREG(status.st_mode) and status.st_size > 0  # An empty file would become a database.
+    if not url.startswith(TREE):
+        return False
+    tree = await load_tree(os.path.join(directory, url.removeprefix(TREE)), variables=variables)
+    parts: list[Any] = [tree.url, *tree.mounts.values()]
+    if tree.history is not None and tree.history.url is not None:
+        parts.append(tree.history.url)
+    urls = [part if isinstance(part, str) else part.get("url", "") for part in parts]
+    return all([not each.startswith(TREE) and await _is_near(each, (), tree.directory) for each in urls])

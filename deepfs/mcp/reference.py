@@ -23,10 +23,9 @@ from pydantic import BaseModel, Field, StringConstraints
 
 from deepfs.backends.protocol import BackendProtocol, offers_move
 from deepfs.errors import DeepFSError, ErrorCode, TooLargeError, error_about
-from deepfs.mcp.calls import BoundedCalls, Reply, make_tool, output_schema
 from deepfs.mcp.resources import fetch
 from deepfs.mcp.settings import McpSettings
-from deepfs.mcp.tools import block_of, changes, reads, select_tools
+from deepfs.mcp.tools import BoundedCalls, Reply, block_of, changes, make_tool, output_schema, reads, select_tools
 from deepfs.middleware.rendering import Advisor
 from deepfs.middleware.tools import ToolFailure, not_offered
 from deepfs.search.globs import compile_tree
@@ -164,20 +163,6 @@ _MOST_LEVELS: Final = 200
 
 
 # --- edits -----------------------------------------------------------------------------------------------------------
-
-
-async def _apply_edits(text: str, edits: Sequence[_Replacement]) -> str:
-    """The text after all edits, one after the other. Raises ToolException if one does not fit."""
-    for edit in edits:
-        # A call can be stopped between two steps in a thread, but not within one.
-        changed = await in_thread(partial(_replace, text, edit))
-        if changed is None:
-            shown = edit.oldText if len(edit.oldText) <= 1_000 else f"{edit.oldText[:1_000]}…"
-            raise ToolException(
-                f"Error: The file does not have this text:\n{shown}\nRead the file again and copy the text exactly."
-            )
-        text = changed
-    return text
 
 
 def _replace(text: str, edit: _Replacement) -> str | None:
@@ -526,10 +511,21 @@ def _is_there(path: str) -> ToolFailure:
 
 
 async def _edit_text(path: str, before: str, edits: Sequence[_Replacement]) -> tuple[str, str]:
-    """The edited text with the line ends that it had, and the diff."""
+    """The text after all edits, one after the other, with the line ends that it had, and the diff.
+
+    Raises ToolException if an edit does not fit.
+    """
     is_windows = "\r\n" in before and before.count("\r\n") == before.count("\n")
-    text = before.replace("\r\n", "\n") if is_windows else before
-    after = await _apply_edits(text, edits)
+    text = after = before.replace("\r\n", "\n") if is_windows else before
+    for edit in edits:
+        # A call can be stopped between two steps in a thread, but not within one.
+        changed = await in_thread(partial(_replace, after, edit))
+        if changed is None:
+            shown = edit.oldText if len(edit.oldText) <= 1_000 else f"{edit.oldText[:1_000]}…"
+            raise ToolException(
+                f"Error: The file does not have this text:\n{shown}\nRead the file again and copy the text exactly."
+            )
+        after = changed
     diff = await in_thread(partial(_format_diff, path, text.replace("\r\n", "\n"), after.replace("\r\n", "\n")))
     return after.replace("\n", "\r\n") if is_windows else after, diff
 

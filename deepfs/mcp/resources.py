@@ -5,7 +5,7 @@ from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from itertools import islice
 from typing import Any, Final
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 from anyio import CancelScope, Event, Lock, create_task_group, sleep
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
@@ -17,24 +17,21 @@ from msgspec import to_builtins
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import DeepFSError, ErrorCode, InvalidPathError, TooLargeError
-from deepfs.mcp.calls import BoundedCalls, failure_of
 from deepfs.mcp.settings import ServerLimits
+from deepfs.mcp.tools import ROOT, BoundedCalls, failure_of, uri_of
 from deepfs.middleware.tools import ToolFailure
 from deepfs.text import paths
 from deepfs.text.lines import decode
 from deepfs.text.media import is_binary_name, mime_type, sniff
 from deepfs.types import ChangeEvent, FileInfo, error_from
 
-_ROOT: Final = "deepfs:///"
-_PLAIN: Final = "/:@!$&'()*+,;=~"
-"""The characters, besides letters and digits, that stand for themselves in a path of a URI."""
 _PAGE: Final = 100
 _PAUSE: Final = 0.1
 """The seconds between two events that tell that the list of resources changed."""
 LISTEN: Final = "subscriptions/listen"
 
 TEMPLATE: Final = ResourceTemplate(
-    uri_template=f"{_ROOT}{{+path}}",
+    uri_template=f"{ROOT}{{+path}}",
     name="file",
     title="File",
     description="A file, by its path without the leading slash.",
@@ -44,14 +41,9 @@ TEMPLATE: Final = ResourceTemplate(
 # --- one file --------------------------------------------------------------------------------------------------------
 
 
-def uri_of(path: str) -> str:
-    """The URI of a file."""
-    return _ROOT + quote(path.removeprefix("/"), safe=_PLAIN)
-
-
 def path_of(uri: str) -> str:
     """The normalised path that a URI means. Raises InvalidPathError if it goes up, is no text, or otherwise invalid."""
-    encoded = uri.removeprefix(_ROOT)
+    encoded = uri.removeprefix(ROOT)
     try:
         return paths.normalize(f"/{unquote(encoded, errors='strict')}")
     except UnicodeDecodeError:
@@ -90,7 +82,7 @@ class FileResources:
     @staticmethod
     def has(uri: str) -> bool:
         """Whether a URI is that of a file."""
-        return uri.startswith(_ROOT)
+        return uri.startswith(ROOT)
 
     async def read(self, uri: str) -> list[ReadResourceContents]:
         """Read a file, as text if it is text. Raises MCPError if it cannot be read."""
@@ -111,7 +103,7 @@ class FileResources:
             if result.error is not None and not result.matches:
                 raise error_from(result)
         except (DeepFSError, ToolFailure) as error:
-            raise _protocol_error(_ROOT, error) from error
+            raise _protocol_error(ROOT, error) from error
         listed = (result.matches or [])[: self._limits.max_listed]
         left = [info for info in listed if cursor is None or info.path > cursor]
         shown = left[:_PAGE]
@@ -186,7 +178,7 @@ class FileEvents:
                 self._following -= 1
             group.cancel_scope.cancel()
         if failed:
-            raise _protocol_error(_ROOT, failed[0])
+            raise _protocol_error(ROOT, failed[0])
 
     async def _watch(self, scope: CancelScope, failed: list[DeepFSError]) -> None:
         """Watch the files when no other call does. A failure ends `scope`, since nothing would be told any more."""

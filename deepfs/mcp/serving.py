@@ -39,11 +39,10 @@ from deepfs import __version__
 from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol, as_backend
 from deepfs.config.trees import load_tree, open_backend, open_tree
 from deepfs.config.urls import TREE
-from deepfs.mcp.calls import BoundedCalls
 from deepfs.mcp.reference import at_own_paths, reference_tools
 from deepfs.mcp.resources import LISTEN, TEMPLATE, FileEvents, FileResources
 from deepfs.mcp.settings import HttpSettings, McpSettings, check_settings, settings_from
-from deepfs.mcp.tools import agent_tools
+from deepfs.mcp.tools import BoundedCalls, agent_tools
 from deepfs.policy.limits import ReadOnlyBackend
 
 if TYPE_CHECKING:
@@ -340,11 +339,13 @@ async def _serve_http(app: Starlette, settings: HttpSettings) -> None:
         timeout_graceful_shutdown=_GRACE,
         lifespan="on",
     )
-    listener = await anyio.to_thread.run_sync(partial(_listener, settings.host.strip("[]"), settings.port))
+    host = settings.host.strip("[]")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = await anyio.to_thread.run_sync(partial(socket.create_server, (host, settings.port), family=family))
     with listener:
         port = listener.getsockname()[1]
-        host = f"[{settings.host}]" if ":" in settings.host.strip("[]") else settings.host
-        print(f"deepfs mcp: listening on http://{host}:{port}{settings.path}", file=sys.stderr, flush=True)
+        shown = f"[{host}]" if ":" in host else host
+        print(f"deepfs mcp: listening on http://{shown}:{port}{settings.path}", file=sys.stderr, flush=True)
         await uvicorn.Server(config).serve(sockets=[listener])
 
 
@@ -398,10 +399,6 @@ def _most_descriptors() -> int:
 
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return sys.maxsize if allowed == resource.RLIM_INFINITY else max(allowed // 2, allowed - 2 * _BACKLOG)
-
-
-def _listener(host: str, port: int) -> socket.socket:
-    return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
 
 
 # --- the command line ------------------------------------------------------------------------------------------------

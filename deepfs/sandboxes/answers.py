@@ -5,7 +5,7 @@ A sandbox is not trusted, so names are checked too: they lie beneath what was as
 
 import stat
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import sha256
@@ -91,31 +91,6 @@ def _time_text(word: bytes) -> str:
 # --- contents --------------------------------------------------------------------------------------------------------
 
 
-class Content(Struct, frozen=True):
-    """A fetched file; `data` is None if it is the version that the caller has."""
-
-    modified_at: str
-    data: bytes | None
-
-
-def contents(answer: Records, wanted: Sequence[str], limit: int) -> Iterator[Content | DeepFSError | None]:
-    """Yield the content of each of the `wanted` paths, or the error about it; None where a further call fetches it."""
-    for path in wanted:
-        answer.about = path
-        match answer.words():
-            case [b"ok", modified, size]:
-                yield Content(_time(answer, modified), answer.take(answer.number(size, limit)))
-            case [b"same", modified]:
-                yield Content(_time(answer, modified), None)
-            case [b"E", b"later"] if path != wanted[0]:
-                yield None
-            case [b"E", _, *_] as words:
-                yield failure_of(words, path, limit)
-            case _:
-                raise answer.damage_error()
-    answer.end()
-
-
 class CachedContent(Struct, frozen=True):
     """The content of a file when it was last seen; `version` is its SHA-256, which the scripts compute too."""
 
@@ -125,6 +100,36 @@ class CachedContent(Struct, frozen=True):
 
 FetchedFile: TypeAlias = tuple[CachedContent, str]
 """The content of a file, and its time of modification."""
+
+
+def contents(
+    answer: Records, wanted: Mapping[str, CachedContent | None], limit: int
+) -> Iterator[tuple[str, FetchedFile | DeepFSError]]:
+    """The files in an answer, or the errors about them, by the `wanted` paths, each with the content that is known.
+
+    Those that a further call fetches are left out.
+    """
+    for number, (path, known) in enumerate(wanted.items()):
+        answer.about = path
+        match answer.words():
+            case [b"ok", modified, size]:
+                when, data = _time(answer, modified), answer.take(answer.number(size, limit))
+                yield path, (_content_of(data), when)
+            case [b"same", modified]:
+                when = _time(answer, modified)
+                unread = "the sandbox says that it is unchanged, but it was not read before"
+                yield path, BackendError(path, unread) if known is None else (known, when)
+            case [b"E", b"later"] if number:
+                pass
+            case [b"E", _, *_] as words:
+                yield path, failure_of(words, path, limit)
+            case _:
+                raise answer.damage_error()
+    answer.end()
+
+
+def _content_of(data: bytes) -> CachedContent:
+    return CachedContent(data, sha256(data).hexdigest())
 
 
 class SandboxContents:
@@ -147,15 +152,17 @@ class SandboxContents:
             self._files.move_to_end(path)
         return self._files.get(path)
 
-    def learn(self, path: str, data: bytes) -> CachedContent:
+    def learn(self, path: str, data: bytes) -> None:
+        """Cache the content of a file."""
+        self._keep(path, _content_of(data))
+
+    def _keep(self, path: str, known: CachedContent) -> None:
         """Cache the content of a file; evict the least recently used files beyond the limit."""
         self.forget(path)
-        known = CachedContent(data, sha256(data).hexdigest())
         self._files[path] = known
-        self._size += len(data)
+        self._size += len(known.data)
         while self._size > _MAX_CACHED:
             self.forget(next(iter(self._files)))
-        return known
 
     def forget(self, path: str) -> None:
         """Remove a file from the cache."""
@@ -178,10 +185,12 @@ class SandboxContents:
         most = str(self._most).encode()
         bound = bound_of(len(group), self._most)
         answer = await self._calls.call("fetch", most, *words, about=group[0], bound=bound)
-        fetched = await off_loop(answer.size, lambda: [*contents(answer, group, self._most)])
-        for path, content in zip(group, fetched, strict=True):
-            if content is not None:
-                found[path] = self._file(path, before[path], content)
+        for path, file in await off_loop(answer.size, lambda: [*contents(answer, before, self._most)]):
+            found[path] = file
+            if isinstance(file, DeepFSError):
+                self.forget(path)
+            elif file[0] is not before[path]:
+                self._keep(path, file[0])
 
     async def file(self, path: str) -> FetchedFile:
         """Fetch one file. Raises DeepFSError if it cannot be fetched."""
@@ -193,16 +202,6 @@ class SandboxContents:
     def _words(self, path: str) -> list[bytes]:
         known = self.get(path)
         return [self._name_of(path), known.version.encode() if known else b""]
-
-    def _file(self, path: str, known: CachedContent | None, found: Content | DeepFSError) -> FetchedFile | DeepFSError:
-        if isinstance(found, DeepFSError):
-            self.forget(path)
-            return found
-        if found.data is not None:
-            known = self.learn(path, found.data)
-        if known is None:
-            return BackendError(path, "the sandbox says that it is unchanged, but it was not read before")
-        return known, found.modified_at
 
 
 _MAX_CACHED: Final = 16 * 1024 * 1024

@@ -2,7 +2,7 @@
 
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -30,12 +30,14 @@ from deepfs.sandboxes.answers import (
 )
 from deepfs.sandboxes.wire import MAX_ENTRIES, ScriptCalls, bound_of, check, off_loop, outcomes
 from deepfs.search.request import SEARCH_SECONDS, FileFilter, GlobRequest, GrepRequest, GrepScan
+from deepfs.storage.gathering import in_batches
 from deepfs.sync import shim
 from deepfs.text import paths, records
 from deepfs.text.arguments import bytes_from_mb
 from deepfs.text.edits import replace
 from deepfs.text.entries import EntryChange, TreeListing, flat_place
 from deepfs.text.lines import check_text, decode, version
+from deepfs.text.media import is_binary_name
 from deepfs.threads import pool
 from deepfs.threads.locks import path_locks
 from deepfs.types import (
@@ -238,7 +240,7 @@ class BaseSandbox(SandboxBackendProtocol):
 
     async def aread_raw(self, path: str) -> ReadRawResult:
         known, modified_at = await self._contents.file(paths.normalize(path))
-        return ReadRawResult(data=_data(known.data, modified_at))
+        return ReadRawResult(data=await pool.run(_data, known.data, modified_at, abandon_on_cancel=True))
 
     async def run(self, operation: Operation) -> Any:
         match operation:
@@ -344,19 +346,14 @@ class BaseSandbox(SandboxBackendProtocol):
     ) -> EditResult:
         if if_match is not None and if_match not in (known.version, version(known.data)):
             raise ConflictError(path)
-        content = records.text_of(_data(known.data, ""), path)
-        if content is None or decode(known.data) is None:
-            raise BinaryFileError(path)
-        done = await pool.run(replace, path, content, old, new, replace_all)
-        data = done.content.encode()
-        before, after = _common(known.data, data)
+        occurrences, data, before, after = await pool.run(_replace, path, known.data, old, new, replace_all)
         try:
             await self._write(path, "match", known.version, data[before : len(data) - after], before, after)
         except ConflictError:
             self._contents.forget(path)
             raise _FileChanged from None
         self._contents.learn(path, data)
-        return EditResult(path=path, occurrences=done.occurrences)
+        return EditResult(path=path, occurrences=occurrences)
 
     async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
         path = paths.normalize(path)
@@ -402,9 +399,13 @@ class BaseSandbox(SandboxBackendProtocol):
         targets = [_valid(path) for path, _ in files]
         valid = [(path, files[at][1]) for at, path in enumerate(targets) if isinstance(path, str)]
         async with self._hold(*(path for path, _ in valid)):
-            groups = self._calls.groups(valid, self._put_words)
-            batches = _batches(groups, self._calls.room() // 3)
-            uploaded = [outcome for batch in batches for outcome in await self._put(batch)]
+            most = self._calls.room() // 3
+            uploaded = [
+                outcome
+                for group in self._calls.groups(valid, self._put_words)
+                for batch in in_batches(group, lambda file: len(file[1]), most_bytes=most)
+                for outcome in await self._put(batch)
+            ]
         errors = iter(uploaded)
         return [
             _response_of(given, target if isinstance(target, DeepFSError) else next(errors))
@@ -443,26 +444,16 @@ def _without_directories(request: GrepRequest, names: tuple[str, ...]) -> GrepRe
     return replace_fields(request, hidden=is_hidden) if left_out else request
 
 
-def _batches(groups: Iterable[_Files], most: int) -> Iterator[_Files]:
-    """Divide the groups into batches with up to `most` bytes of content; a larger file comes alone."""
-    for group in groups:
-        batch: _Files = []
-        size = 0
-        for file in group:
-            if batch and size + len(file[1]) > most:
-                yield batch
-                batch, size = [], 0
-            batch.append(file)
-            size += len(file[1])
-        yield batch
-
-
-def _common(old: bytes, new: bytes) -> tuple[int, int]:
-    """The lengths of the common beginning and, in the rest, of the common end."""
-    most = min(len(old), len(new))
-    before = _common_length(old, new, most)
-    after = _common_length(old[::-1], new[::-1], most - before)
-    return before, after
+def _replace(path: str, content: bytes, old: str, new: str, replace_all: bool) -> tuple[int, bytes, int, int]:
+    """Edit a file: how often, its new content, and how long the beginning and the end are that both contents share."""
+    text = None if is_binary_name(path) else decode(content)
+    if text is None:
+        raise BinaryFileError(path)
+    done = replace(path, text, old, new, replace_all)
+    data = done.content.encode()
+    most = min(len(content), len(data))
+    before = _common_length(content, data, most)
+    return done.occurrences, data, before, _common_length(content[::-1], data[::-1], most - before)
 
 
 def _common_length(one: bytes, other: bytes, most: int) -> int:

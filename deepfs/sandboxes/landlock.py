@@ -7,7 +7,7 @@ import signal
 import stat
 import struct
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import cache, partial
 from importlib.resources import files
@@ -140,25 +140,9 @@ class LandlockSandbox(WorkspaceSandbox):
     File operations are those of `FilesystemBackend`, confined to the workspace: they do not follow links that commands
     make out of it.
 
-    Needs Linux 6.12 or later with Landlock, on x86-64 or arm64, and an account other than root.
-
-    Args:
-        root_dir: The workspace. None creates a directory that is removed by `aclose`, by the end of an `async with`
-            block, or by the end of the process.
-        timeout: Seconds after which a command is ended, unless its call sets less; the output so far is returned.
-        max_output_bytes: The most bytes of output that are kept, of the head and of the tail.
-        env: Environment variables of the commands.
-        network: Whether commands have the network of this machine.
-        read_only: Paths of this machine that commands can read. None may lie in a directory that commands change.
-        limits: What commands may use of the machine; None is `Limits()`. `temporary` is the size of the temporary
-            directory.
-        max_file_size_mb: As in `FilesystemBackend`.
-        debugging: Whether commands may trace processes of theirs, as debuggers and `strace` do.
-
-    Raises:
-        TypeError: For an argument of another type.
-        ValueError: For a number or a name in `env` that cannot be used.
-        NotSupportedError: On Windows.
+    Needs Linux 6.12 or later with Landlock, on x86-64 or arm64, and an account other than root. The arguments and their
+    errors are those of `BubblewrapSandbox`, but `network` takes no list of hosts, and `temporary` of `limits` is the
+    size of the temporary directory.
     """
 
     _kind = "landlock"
@@ -221,8 +205,13 @@ class LandlockSandbox(WorkspaceSandbox):
         outer.allow("/", _MOVE)  # A domain that does not handle this right refuses it.
         inner = Ruleset(_ALL_OF_FILES, 0 if self._network else _ALL_OF_TCP, _ALL_OF_SCOPES)
         end.callback(inner.close)
-        for path, rights in self._allowed_files(temporary):
-            inner.allow(path, rights)
+        for_network = FOR_NETWORK if self._network else ()
+        for path in (*_SYSTEM, *SETTINGS, *_FOR_PROGRAMS, *for_network, *self._read_only):
+            inner.allow(path, _TO_READ)
+        for path in _DEVICES:
+            inner.allow(path, _TO_USE_DEVICE)
+        for path in (self._given_root, temporary):
+            inner.allow(path, _TO_CHANGE)
         return outer.descriptor, inner.descriptor
 
     def _description(
@@ -247,15 +236,6 @@ class LandlockSandbox(WorkspaceSandbox):
             "parent": os.getpid(),
             "seccomp": numbers["seccomp"],
         }
-
-    def _allowed_files(self, temporary: str) -> Iterator[tuple[str, int]]:
-        for_network = FOR_NETWORK if self._network else ()
-        for path in (*_SYSTEM, *SETTINGS, *_FOR_PROGRAMS, *for_network, *self._read_only):
-            yield path, _TO_READ
-        for path in _DEVICES:
-            yield path, _TO_USE_DEVICE
-        for path in (self._given_root, temporary):
-            yield path, _TO_CHANGE
 
 
 def _check_machine() -> None:

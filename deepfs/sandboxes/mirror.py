@@ -29,6 +29,7 @@ from deepfs.backends.local_shell import LocalShellBackend
 from deepfs.backends.protocol import BackendProtocol, SandboxBackendProtocol, supports_execute
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import BackendError
+from deepfs.storage.gathering import in_batches
 from deepfs.sync import in_thread
 from deepfs.text import paths
 from deepfs.text.visible import one_line
@@ -306,12 +307,9 @@ def _prepare_commands(names: Iterable[str], gone: Collection[str], nonce: str) -
     They are as many as keep each of them short.
     """
     directories = {directory for name in names for directory in paths.ancestors(name)} - {*gone}
-    parts = [""]
-    for line in [*(f"d{each}\n" for each in sorted(directories)), *(f"r{each}\n" for each in sorted(gone))]:
-        if len(parts[-1]) + len(line) > _MAX_NAMES:
-            parts.append("")
-        parts[-1] += line
-    return [_PREPARE.format(lines=part, nonce=nonce) if part else "" for part in parts]
+    lines = [*(f"d{each}\n" for each in sorted(directories)), *(f"r{each}\n" for each in sorted(gone))]
+    parts = ["".join(some) for some in in_batches(lines, len, most_bytes=_MAX_NAMES)]
+    return [_PREPARE.format(lines=part, nonce=nonce) for part in parts] or [""]
 
 
 _PREPARE: Final = """

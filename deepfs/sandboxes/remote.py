@@ -17,6 +17,7 @@ from deepfs.errors import BackendError, DeepFSError
 from deepfs.process import Captured, Chunk, Kept
 from deepfs.sandboxes.base import BaseSandbox
 from deepfs.sandboxes.wire import printable
+from deepfs.storage.gathering import gather
 from deepfs.sync import in_thread, run_sync
 from deepfs.text.arguments import check_installed, check_integer, check_number, seconds_of
 from deepfs.text.lines import check_text
@@ -90,19 +91,6 @@ def exit_code_of(reported: object) -> int:
     if not isinstance(reported, int) or abs(reported) > _MAX_CODE:
         raise BackendError(None, "the service did not tell how the command ended")
     return reported
-
-
-async def read_all(*reads: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Read several streams at once. Raises the first error as it is."""
-    try:
-        async with anyio.create_task_group() as tasks:
-            for read in reads:
-                tasks.start_soon(read)
-    except ExceptionGroup as group:
-        error: Exception = group
-        while isinstance(error, ExceptionGroup):
-            error = error.exceptions[0]
-        raise error from group
 
 
 # --- what they have in common -----------------------------------------------------------------------------------------
@@ -317,9 +305,8 @@ class DenoSandbox(RemoteSandbox["SandboxOfDeno"]):
         out, err, code = StreamEnds(most), StreamEnds(most), None
         try:
             with anyio.move_on_after(seconds):
-                await read_all(
-                    partial(_read_pieces, process.stdout.read, out), partial(_read_pieces, process.stderr.read, err)
-                )
+                streams = (process.stdout, out), (process.stderr, err)
+                await gather([partial(_read_pieces, stream.read, into) for stream, into in streams])
                 code = exit_code_of((await process.wait())["code"])
                 code = 128 - code if code < 0 else code
         finally:
@@ -363,7 +350,7 @@ class ModalSandbox(RemoteSandbox["SandboxOfModal"]):
     async def _run(self, command: str, seconds: int, most: int) -> Done:
         process = await self.sandbox.exec.aio("sh", "-c", command, timeout=seconds, text=False)
         out, err = StreamEnds(most), StreamEnds(most)
-        await read_all(partial(_read_in_thread, process.stdout, out), partial(_read_in_thread, process.stderr, err))
+        await gather([partial(_read_in_thread, process.stdout, out), partial(_read_in_thread, process.stderr, err)])
         code = exit_code_of(await process.wait.aio())
         return Done(out.data, err.data, None if code < 0 else code, out.left_out + err.left_out)
 

@@ -63,20 +63,15 @@ def lock() -> None:
     """Allow one change at a time; the lock ends with the process. Without it, nothing has changed: `E timeout`."""
     import fcntl
 
-    file = os.open(temporary_path(b"lock-%d" % os.getuid()), os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        wait_for(file)
-
-
-def wait_for(file: int) -> None:
-    import fcntl
-    import signal
-
     def late(*_: object) -> None:
         raise FailedError(b"timeout")
 
+    file = os.open(temporary_path(b"lock-%d" % os.getuid()), os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return
+    except BlockingIOError:
+        import signal
     signal.signal(signal.SIGALRM, late)
     signal.setitimer(signal.ITIMER_REAL, PATIENCE)
     fcntl.flock(file, fcntl.LOCK_EX)
@@ -93,10 +88,6 @@ def payload(staged: bytes) -> bytes:
     return data
 
 
-def kind_and_time(status: os.stat_result) -> bytes:
-    return b"%x %d %.6f" % (status.st_mode, status.st_size, status.st_mtime_ns / 1e9)
-
-
 # --- reading ---
 
 
@@ -105,7 +96,7 @@ def entry(path: bytes) -> None:
         status = os.stat(path)
     except OSError:
         status = os.lstat(path)
-    answer.append(b"%s %s//\n" % (kind_and_time(status), path))
+    answer.append(b"%x %d %.6f %s//\n" % (status.st_mode, status.st_size, status.st_mtime_ns / 1e9, path))
 
 
 def ls(path: bytes) -> None:
@@ -473,11 +464,6 @@ def more(name: bytes, offset: bytes) -> None:
         os.unlink(temporary_path(name))
 
 
-def gzip_data(data: bytes) -> bytes:
-    compress = zlib.compressobj(4, zlib.DEFLATED, 31)
-    return compress.compress(data) + compress.flush()
-
-
 def main() -> None:
     if operation == b"more":
         more(*arguments[3:])
@@ -487,7 +473,8 @@ def main() -> None:
         {function.__name__.encode(): function for function in operations}[operation](*arguments[3:])
     except OSError as error:
         answer[:] = [b"E %s\n" % word(error)]
-    text = b2a_base64(gzip_data(b"".join(answer)), newline=False)
+    compress = zlib.compressobj(4, zlib.DEFLATED, 31)
+    text = b2a_base64(compress.compress(b"".join(answer)) + compress.flush(), newline=False)
     if len(text) > int(most):
         with open(temporary_path(nonce), "wb") as file:
             file.write(text)

@@ -33,6 +33,7 @@ from deepfs.errors import (
     PermissionDeniedError,
     TooLargeError,
 )
+from deepfs.storage.gathering import in_batches
 from deepfs.sync import run_shielded
 from deepfs.text import paths
 from deepfs.threads import pool
@@ -438,17 +439,7 @@ class ScriptCalls:
 
     def groups(self, items: Iterable[ItemT], words: Callable[[ItemT], Sequence[bytes]]) -> Iterator[list[ItemT]]:
         """Divide `items`, in order, into groups whose words fit into half a command, so that content fits as well."""
-        group: list[ItemT] = []
-        spent, most = 0, self.room() // 2
-        for item in items:
-            cost = _cost(self._engine, words(item))
-            if group and spent + cost > most:
-                yield group
-                group, spent = [], 0
-            group.append(item)
-            spent += cost
-        if group:
-            yield group
+        return in_batches(items, lambda item: _cost(self._engine, words(item)), most_bytes=self.room() // 2)
 
     async def stage(self, content: bytes) -> bytes:
         """Send content to the sandbox, part by part; return its name there, for the call that uses it."""

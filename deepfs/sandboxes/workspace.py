@@ -61,19 +61,7 @@ _MOST_HIDDEN: Final = 3
 
 
 class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
-    """Files in a directory of this machine, and commands that are confined to it; a subclass confines them.
-
-    Args:
-        root_dir: The workspace; None creates one that goes with the sandbox.
-        timeout: Seconds after which a command is ended, unless its call sets less.
-        max_output_bytes: The most bytes of output that are kept.
-        env: Environment variables of the commands.
-        network: Whether commands have the network of this machine, or the hosts that they may reach.
-        read_only: Paths of this machine that commands can read.
-        limits: What commands may use of the machine; None is `Limits()`.
-        max_file_size_mb: As in `FilesystemBackend`.
-        debugging: Whether commands may trace processes of theirs.
-    """
+    """Files in a directory of this machine, and commands that are confined to it; a subclass confines them."""
 
     _kind: str
     """The first word of `id`."""

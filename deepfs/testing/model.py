@@ -1,7 +1,7 @@
 """A filesystem as a dict: a simple implementation of every operation, which shares no code with backends."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from deepfs.errors import ErrorCode
@@ -47,6 +47,7 @@ def lines_of(text: str) -> list[str]:
 
 
 def bare(line: str) -> str:
+    """A line without its line end."""
     return line[:-1].removesuffix("\r") if line.endswith("\n") else line
 
 
@@ -79,10 +80,6 @@ def glob_fits(pattern: str, relative: str) -> bool:
     """Whether a pattern without sets and braces matches."""
     segments = pattern.strip("/").split("/") if "/" in pattern else ["**", pattern]
     return _path_fits(segments, relative.split("/"))
-
-
-def finder(pattern: str, regex: bool, ignore_case: bool) -> Callable[[str], object]:
-    return re.compile(pattern if regex else re.escape(pattern), re.IGNORECASE if ignore_case else 0).search
 
 
 def parent(path: str) -> str:
@@ -209,7 +206,7 @@ class Model:
         root = path or "/"
         if not self._exists(root):
             raise ModelRefusesError([ErrorCode.FILE_NOT_FOUND])
-        fits = finder(pattern, regex, ignore_case)
+        fits = re.compile(pattern if regex else re.escape(pattern), re.IGNORECASE if ignore_case else 0).search
         found, skipped = [], 0
         for file in (file for file in self._at_or_under(root) if self._is_searched(file, root, glob)):
             data = self.files[file]

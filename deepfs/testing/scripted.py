@@ -23,7 +23,6 @@ from typing import Any, Self, TypeAlias
 from uuid import uuid4
 
 import anyio
-from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage
 from langchain_core.messages.tool import tool_call, tool_call_chunk
@@ -125,19 +124,8 @@ class ScriptedModel(BaseChatModel):
     def _llm_type(self) -> str:
         return "scripted"
 
-    def bind_tools(
-        self, tools: Sequence[Any], *, tool_choice: str | None = None, **kwargs: Any
-    ) -> Runnable[LanguageModelInput, AIMessage]:
-        """Return this model: the script says which tools are called.
-
-        Args:
-            tools: Ignored.
-            tool_choice: Ignored.
-            kwargs: Ignored.
-
-        Returns:
-            The model.
-        """
+    def bind_tools(self, tools: Any, **kwargs: Any) -> Runnable[LanguageModelInput, AIMessage]:
+        """Return this model: the script says which tools are called."""
         return self
 
     def _next_turn(self, messages: list[BaseMessage]) -> Turn:
@@ -150,32 +138,16 @@ class ScriptedModel(BaseChatModel):
         chosen = answer(messages) if callable(answer) else answer
         return Turn(chosen) if isinstance(chosen, str) else chosen
 
-    def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> ChatResult:
+    def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
         turn = self._next_turn(messages)
         calls = [tool_call(name=call.name, args=call.args, id=_call_id()) for call in turn.calls]
         return ChatResult(generations=[ChatGeneration(message=AIMessage(turn.text, tool_calls=calls))])
 
-    async def _agenerate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> ChatResult:
+    async def _agenerate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
         return self._generate(messages)
 
     def _stream(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any
     ) -> Iterator[ChatGenerationChunk]:
         for chunk in _chunks(self._next_turn(messages)):
             if run_manager:
@@ -185,11 +157,7 @@ class ScriptedModel(BaseChatModel):
                 time.sleep(self.delay)
 
     async def _astream(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any
     ) -> AsyncIterator[ChatGenerationChunk]:
         for chunk in _chunks(self._next_turn(messages)):
             if run_manager:

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from deepfs.cli.agent.output import as_toml
 from deepfs.cli.agent.setup import ThreadLock
-from deepfs.cli.agent.terminal import as_toml
 from deepfs.cli.app import app
 
 EDIT = """

@@ -26,7 +26,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "far.toml").write_text('url = "docs"\n[mounts]\n"/m" = "s3://bucket"\n')
     (tmp_path / "new.toml").write_text('url = "docs"\n[mounts]\n"/m" = "sqlite:///new.db"\n')
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("deepfs.cli.completing._SECONDS", 600.0)
+    monkeypatch.setattr("deepfs.cli.session._COMPLETION_SECONDS", 600.0)
 
 
 def asked(*words: str) -> dict[str, str]:

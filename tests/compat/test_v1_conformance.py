@@ -23,7 +23,7 @@ INEXPRESSIBLE: Final = {
         test_a_directory_is_deleted_with_all_under_it test_a_directory_is_moved_with_all_under_it
         test_a_directory_exists_while_it_holds_a_file test_a_file_is_deleted test_a_file_is_moved
         test_an_empty_file_is_a_file test_a_name_can_be_used_again_as_another_kind
-        test_an_empty_directory_stays_only_if_the_capability_is_declared test_arguments_have_the_names_of_the_protocol
+        test_an_empty_directory_stays_only_if_the_capability_is_declared
         test_a_file_being_moved_is_always_at_its_source_or_destination test_deletions_of_one_file_succeed_once
         test_directories_may_have_odd_names test_every_operation_returns_its_result test_failures_are_results_too
         test_files_with_odd_names_are_read_edited_and_deleted test_if_match_of_a_missing_file_is_a_conflict
@@ -52,7 +52,7 @@ INEXPRESSIBLE: Final = {
         test_binary_comes_whole_for_any_window test_binary_has_a_version_too
         test_binary_files_that_match_count_as_skipped test_binary_is_refused
         test_downloads_fetch_the_bytes test_downloads_succeed_and_fail_one_by_one test_entries_have_kind_and_size
-        test_streams_carry_the_bytes
+        test_streams_carry_the_bytes test_upload_streams_store_the_bytes
         test_read_raw_is_the_whole_file
     """,
     "its read tells neither times nor how long the file is": """

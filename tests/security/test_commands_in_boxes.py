@@ -21,13 +21,6 @@ from support.system_calls import CALLED, EVERY_CALL, NUMBERS, wrongly_allowed
 pytestmark = [pytest.mark.anyio, pytest.mark.needs("BubblewrapSandbox")]
 accounts = pytest.mark.parametrize("account", ACCOUNTS)
 
-_IMPORTS = """
-import sys, anyio, anyio._backends._asyncio
-from deepfs import process
-from deepfs.sandboxes.bubblewrap import private_devices
-from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
-anyio.run(process.capture, process.Command(["/bin/true"]), 1)
-"""
 _RUN = """
 async def main():
     async with BubblewrapSandbox() as box:
@@ -46,7 +39,7 @@ def anyio_backend() -> str:
 @cache
 def output(account: str, command: str) -> str:
     """What a command prints in a box of this account."""
-    return output_as(account, _IMPORTS, _RUN, command)
+    return output_as(account, _RUN, command)
 
 
 def in_python(source: str) -> str:
@@ -197,9 +190,7 @@ print(anyio.run(process.capture, command, 1000).output.strip(), key() > 0)
 
 
 async def test_a_session_keyring_is_not_shared_with_commands() -> None:
-    shown = await anyio.to_thread.run_sync(
-        output_as, ACCOUNTS[0], _IMPORTS + _KEYS, _OWN_KEYRING, _KEYS + "print(key() > 0)"
-    )
+    shown = await anyio.to_thread.run_sync(output_as, ACCOUNTS[0], _KEYS + _OWN_KEYRING, _KEYS + "print(key() > 0)")
     assert shown in ("False True\n", "False False\n"), "the second where the machine has no keyrings"
 
 
@@ -216,7 +207,7 @@ async def test_files_of_the_kernel_tell_nothing_about_the_machine(account: str) 
 @accounts
 async def test_a_command_line_shows_no_variables_and_no_paths(account: str) -> None:
     """The command line of a box can be read by every user of the machine."""
-    shown = await anyio.to_thread.run_sync(output_as, account, _IMPORTS, _COMMAND_LINES)
+    shown = await anyio.to_thread.run_sync(output_as, account, _COMMAND_LINES)
     assert "--args" in shown
     assert "secret" not in shown
     assert "workspace" not in shown
@@ -270,7 +261,7 @@ anyio.run(main)
 @accounts
 async def test_no_process_is_left_when_a_command_has_ended(account: str) -> None:
     """What is left, if for a moment, changes files that the caller then works with."""
-    assert await anyio.to_thread.run_sync(output_as, account, _IMPORTS, _LEFT) == "12 True\n" * 10
+    assert await anyio.to_thread.run_sync(output_as, account, _LEFT) == "12 True\n" * 10
 
 
 _AROUND = """
@@ -288,7 +279,7 @@ anyio.run(main)
 
 @accounts
 async def test_a_command_opens_a_workspace_that_deepfs_made_to_nobody_else(account: str) -> None:
-    assert await anyio.to_thread.run_sync(output_as, account, _IMPORTS, _AROUND) == "0o40700 True\n"
+    assert await anyio.to_thread.run_sync(output_as, account, _AROUND) == "0o40700 True\n"
 
 
 @pytest.mark.parametrize("kind", ["directory", "link"])

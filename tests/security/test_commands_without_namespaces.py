@@ -23,7 +23,7 @@ from deepfs.errors import NotSupportedError
 from deepfs.sandboxes import landlock
 from deepfs.sandboxes.bubblewrap import bubblewrap_program
 from deepfs.sandboxes.landlock import LandlockSandbox
-from support.accounts import ACCOUNTS, ordinary_interpreter, output_as
+from support.accounts import ACCOUNTS, IMPORTS, ordinary_interpreter, output_as
 from support.processes import gone, pause
 from support.promises import keeps
 from support.system_calls import CALLED, EVERY_CALL, NUMBERS, wrongly_allowed
@@ -32,14 +32,8 @@ __all__ = ["pause"]
 
 pytestmark = [pytest.mark.anyio, pytest.mark.needs("LandlockSandbox")]
 
-_IMPORTS: Final = """
-import sys, os, json, signal, socket, anyio, anyio._backends._asyncio
-from deepfs import process
-from deepfs.sandboxes.landlock import LandlockSandbox, Limits
-anyio.run(process.capture, process.Command(["/bin/true"]), 1)
-"""
-_RUN: Final = f"""
-sys._base_executable = {ordinary_interpreter()!r}
+_IMPORTS: Final = f"{IMPORTS}\nsys._base_executable = {ordinary_interpreter()!r}\n"
+_RUN: Final = """
 async def main():
     given, commands = map(json.loads, sys.argv[1:])
     if "limits" in given:
@@ -47,7 +41,7 @@ async def main():
     async with LandlockSandbox(**given) as box:
         found = []
         for command in commands:
-            response = await box.aexecute(command.replace("{{pid}}", str(os.getpid())))
+            response = await box.aexecute(command.replace("{pid}", str(os.getpid())))
             found.append([response.exit_code, response.output])
         print(json.dumps(found))
 anyio.run(main)
@@ -65,7 +59,7 @@ def anyio_backend() -> str:
 
 def run(*commands: str, **options: Any) -> list[Outcome]:
     """Run the commands, one after another, in one sandbox with these options. `{pid}` is the process of the sandbox."""
-    printed = output_as(_ACCOUNT, _IMPORTS, _RUN, json.dumps(options), json.dumps(commands))
+    printed = output_as(_ACCOUNT, _RUN, json.dumps(options), json.dumps(commands), imports=_IMPORTS)
     return [(code, output) for code, output in json.loads(printed)]
 
 
@@ -230,22 +224,21 @@ def test_signals_reach_only_what_the_command_started() -> None:
 def test_a_command_line_shows_no_variables() -> None:
     look = "tr '\\0' ' ' < /proc/{pid}/cmdline"
     assert run(look)[0][0] != 0
-    shown = output_as(_ACCOUNT, _IMPORTS, _COMMAND_LINES)
+    shown = output_as(_ACCOUNT, _COMMAND_LINES, imports=_IMPORTS)
     assert "sleep 9" in shown
     assert "secret" not in shown
 
 
-_COMMAND_LINES: Final = f"""
-sys._base_executable = {ordinary_interpreter()!r}
+_COMMAND_LINES: Final = """
 def lines():
-    for process in set(filter(str.isdigit, os.listdir("/proc"))) - {{str(os.getpid())}}:
+    for process in set(filter(str.isdigit, os.listdir("/proc"))) - {str(os.getpid())}:
         try:
-            with open(f"/proc/{{process}}/cmdline", "rb") as file:
+            with open(f"/proc/{process}/cmdline", "rb") as file:
                 yield file.read().split(b"\\0")
         except OSError:
             pass
 async def main():
-    async with LandlockSandbox(env={{"KEY": "a-secret"}}) as box, box.astream_execute("echo $KEY; sleep 9") as run:
+    async with LandlockSandbox(env={"KEY": "a-secret"}) as box, box.astream_execute("echo $KEY; sleep 9") as run:
         async for chunk in run:
             assert "secret" in chunk.text
             break
@@ -256,13 +249,12 @@ anyio.run(main)
 
 # --- the network ---
 
-_SERVERS: Final = f"""
-sys._base_executable = {ordinary_interpreter()!r}
+_SERVERS: Final = """
 async def main():
     tcp, named = socket.create_server(("127.0.0.1", 0)), socket.socket(socket.AF_UNIX)
     abstract, udp = socket.socket(socket.AF_UNIX), socket.socket(type=socket.SOCK_DGRAM)
     udp.bind(("127.0.0.1", 0))
-    abstract.bind(f"\\0deepfs-test-{{os.getpid()}}")
+    abstract.bind(f"\\0deepfs-test-{os.getpid()}")
     places = [(2, 1, tcp.getsockname()), (2, 2, udp.getsockname()), (1, 1, abstract.getsockname().decode())]
     async with LandlockSandbox(network=sys.argv[1] == "True") as box:
         await box.awrite("/a", "")
@@ -271,8 +263,8 @@ async def main():
         for server in (tcp, abstract, named):
             server.listen()
         for family, kind, address in places:
-            source = f"import socket; socket.socket({{family}}, {{kind}}).connect({{address!r}})"
-            print((await box.aexecute(f"python3 - <<'END'\\n{{source}}\\nEND")).exit_code)
+            source = f"import socket; socket.socket({family}, {kind}).connect({address!r})"
+            print((await box.aexecute(f"python3 - <<'END'\\n{source}\\nEND")).exit_code)
 anyio.run(main)
 """
 
@@ -280,7 +272,7 @@ anyio.run(main)
 @keeps("They make no socket")
 @pytest.mark.parametrize(("network", "codes"), [(False, "1 1 1 1"), (True, "0 0 1 1")])
 def test_there_is_no_network_unless_it_is_asked_for_and_no_service_of_the_machine(network: bool, codes: str) -> None:
-    assert output_as(_ACCOUNT, _IMPORTS, _SERVERS, str(network)).split() == codes.split()
+    assert output_as(_ACCOUNT, _SERVERS, str(network), imports=_IMPORTS).split() == codes.split()
 
 
 # --- time ---
@@ -292,8 +284,7 @@ def test_the_end_of_a_command_ends_all_that_it_started(pause: str) -> None:
     assert anyio.run(gone, pause)
 
 
-_CANCELLED: Final = f"""
-sys._base_executable = {ordinary_interpreter()!r}
+_CANCELLED: Final = """
 async def main():
     async with LandlockSandbox() as box:
         with anyio.move_on_after(0.5):
@@ -304,12 +295,11 @@ anyio.run(main)
 
 
 def test_cancellation_ends_all_that_it_started(pause: str) -> None:
-    assert output_as(_ACCOUNT, _IMPORTS, _CANCELLED, f"setsid sleep {pause} & sleep {pause}") == "cancelled\n"
+    assert output_as(_ACCOUNT, _CANCELLED, f"setsid sleep {pause} & sleep {pause}", imports=_IMPORTS) == "cancelled\n"
     assert anyio.run(gone, pause)
 
 
-_HELD_BACK: Final = f"""
-sys._base_executable = {ordinary_interpreter()!r}
+_HELD_BACK: Final = """
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 async def main():
     async with LandlockSandbox(timeout=1) as box:
@@ -322,11 +312,10 @@ anyio.run(main)
 
 def test_signals_that_this_process_holds_back_end_commands() -> None:
     imports = f"import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]);{_IMPORTS}"
-    assert output_as(_ACCOUNT, imports, _HELD_BACK, "sleep 4; echo goes on") == "None False\n"
+    assert output_as(_ACCOUNT, _HELD_BACK, "sleep 4; echo goes on", imports=imports) == "None False\n"
 
 
-_KILLED: Final = f"""
-sys._base_executable = {ordinary_interpreter()!r}
+_KILLED: Final = """
 os.environ["TMPDIR"] = sys.argv[2]  # What a killed process leaves goes with it.
 async def main():
     async with LandlockSandbox(sys.argv[2]) as box, box.astream_execute(sys.argv[1]) as run:
@@ -343,7 +332,7 @@ def test_all_that_a_command_started_ends_with_this_process(pause: str, outside: 
     with workspace as directory:
         os.chmod(directory, 0o777)
         with pytest.raises((AssertionError, subprocess.SubprocessError)):
-            output_as(_ACCOUNT, _IMPORTS, _KILLED, command, directory)
+            output_as(_ACCOUNT, _KILLED, command, directory, imports=_IMPORTS)
     assert anyio.run(gone, pause)
 
 

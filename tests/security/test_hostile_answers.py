@@ -19,7 +19,8 @@ from anyio.lowlevel import checkpoint
 from deepfs import CompositeBackend, FilesystemPermission, MemoryBackend, PermissionedBackend
 from deepfs.errors import BackendError, DeepFSError
 from deepfs.sandboxes.base import BaseSandbox
-from deepfs.sandboxes.remote import StreamEnds, exit_code_of, read_all
+from deepfs.sandboxes.remote import StreamEnds, exit_code_of
+from deepfs.storage.gathering import gather
 from deepfs.testing.suite import assert_ok, content_of
 from deepfs.text.entries import EntryChange
 from deepfs.types import ExecuteResponse
@@ -532,4 +533,4 @@ async def test_an_error_of_a_stream_is_raised_as_it_is() -> None:
         raise OSError("gone")
 
     with pytest.raises(OSError, match="gone"):
-        await read_all(broken, broken)
+        await gather([broken, broken])

@@ -91,19 +91,16 @@ def test_a_group_that_sets_no_limit_counts_nothing(tmp_path: Path) -> None:
 # --- what is counted ---
 
 _LIVE = """
-
-from deepfs.sandboxes.bubblewrap import BubblewrapSandbox, Limits
 async def main():
     async with BubblewrapSandbox(limits=Limits(memory=96 * 2**20)) as box:
         responses = [await box.aexecute(command) for command in sys.argv[1:]]
         print(json.dumps([[each.output, each.exit_code, each.not_enforced] for each in responses]))
+anyio.run(main)
 """
-_IMPORTS = "import sys, json, anyio, anyio._backends._asyncio\nimport deepfs.process, deepfs.sandboxes.bubblewrap\n"
-_IMPORTS += "anyio.run(deepfs.process.capture, deepfs.process.Command(['/bin/true']), 1)\n"
 
 
 async def live(account: str, *commands: str) -> Any:
-    shown = await anyio.to_thread.run_sync(output_as, account, _IMPORTS, _LIVE + "anyio.run(main)", *commands)
+    shown = await anyio.to_thread.run_sync(output_as, account, _LIVE, *commands)
     return json.loads(shown)
 
 

@@ -21,7 +21,7 @@ from anyio.abc import SocketAttribute, SocketListener, SocketStream
 from deepfs.sandboxes import AllowedHosts, BubblewrapSandbox, bubblewrap
 from deepfs.sandboxes import network as proxy
 from deepfs.sandboxes.network import is_public, listen_beside, normal_host, serve_proxy
-from support.accounts import ACCOUNTS, output_as
+from support.accounts import ACCOUNTS, IMPORTS, output_as
 from support.waiting import until_tasks_wait
 
 pytestmark = [pytest.mark.anyio, pytest.mark.needs("BubblewrapSandbox")]
@@ -383,19 +383,15 @@ async def main():
         print(json.dumps([(await box.aexecute(command)).output for command in commands]))
 anyio.run(main)
 """
-_IMPORTS = """
-import sys, json, anyio, anyio._backends._asyncio, deepfs.process
-from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
-from deepfs.sandboxes.network import AllowedHosts
+_IMPORTS = f"""{IMPORTS}
 async def first():
-    await deepfs.process.capture(deepfs.process.Command(['/bin/true']), 1)
     await (await anyio.connect_tcp("127.0.0.1", int(sys.argv[1]))).aclose()
 anyio.run(first)
 """
 
 
 async def in_box(account: str, port: int, *commands: str) -> list[str]:
-    shown = await anyio.to_thread.run_sync(output_as, account, _IMPORTS, _RUN, str(port), *commands)
+    shown = await anyio.to_thread.run_sync(partial(output_as, account, _RUN, str(port), *commands, imports=_IMPORTS))
     found: list[str] = json.loads(shown)
     return found
 

@@ -108,7 +108,7 @@ from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.disk.programs import is_safe
 """
     for account in ACCOUNTS:
-        shown = output_as(account, imports, "backend = FilesystemBackend('/')\nprint(is_safe('/bin/sh'))")
+        shown = output_as(account, "backend = FilesystemBackend('/')\nprint(is_safe('/bin/sh'))", imports=imports)
         assert shown == f"{account != 'root'}\n"
 
 

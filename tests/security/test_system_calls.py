@@ -5,8 +5,18 @@ from collections.abc import Sequence
 
 import pytest
 
-from deepfs.sandboxes.seccomp import ARCHITECTURES, RULES, SHARED, SHARED_NETWORK, AnyBit, NoneOf, OneOf, Rule, program
-from deepfs.sandboxes.system_calls import PASSED_BY_DOCKER
+from deepfs.sandboxes.seccomp import (
+    ARCHITECTURES,
+    PASSED_BY_DOCKER,
+    RULES,
+    SHARED,
+    SHARED_NETWORK,
+    AnyBit,
+    NoneOf,
+    OneOf,
+    Rule,
+    program,
+)
 from support.bpf import decision
 
 ALLOW, KILL, FAIL = 0x7FFF0000, 0x80000000, 0x00050000

@@ -11,7 +11,7 @@ from deepfs import Capabilities, FileDataV2, FlatBackend, MemoryBackend
 from deepfs.errors import PermissionDeniedError
 from deepfs.policy import ReadOnlyBackend
 from deepfs.testing import ReadOnlyConformance
-from deepfs.testing.conformance.read_only import RefusalConformance
+from deepfs.testing.conformance import RefusalConformance
 from deepfs.text.flat_tree import Change
 from deepfs.text.records import new_file
 from support.raw import RawMemory

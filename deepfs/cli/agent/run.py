@@ -18,7 +18,13 @@ from msgspec import json
 from rich.console import Console
 
 from deepfs._brief import address as shown_url
-from deepfs.cli.agent.output import JsonOutput, Output, PlainOutput, for_terminal
+from deepfs.cli.agent.output import (
+    JsonOutput,
+    KeyedApprovals,
+    Output,
+    TerminalOutput,
+    for_terminal,
+)
 from deepfs.cli.agent.setup import (
     AgentOptions,
     Opened,
@@ -31,7 +37,6 @@ from deepfs.cli.agent.setup import (
     open_agent,
     open_threads,
 )
-from deepfs.cli.agent.terminal import KeyedApprovals, TerminalOutput
 from deepfs.cli.agent.turns import (
     APPROVE,
     Conversation,
@@ -138,7 +143,7 @@ class Program:
             return JsonOutput(sys.stdout), self._answer_unasked
         if not has_person() or options.quiet:
             beside = None if options.quiet else sys.stderr
-            return PlainOutput(sys.stdout, beside, verbose=options.verbose), self._answer_unasked
+            return Output(sys.stdout, beside, verbose=options.verbose), self._answer_unasked
         colours: Any = None if os.environ.get("NO_COLOR") else "auto"
         console = Console(highlight=False, markup=False, emoji=False, color_system=colours)
         output = TerminalOutput(console, verbose=options.verbose)

@@ -311,12 +311,9 @@ class WatchReader:
             self.files.add(event.path)
         return event
 
-    async def until(self, condition: Callable[[], Awaitable[bool]] | Callable[[], bool]) -> None:
+    async def until(self, condition: Callable[[], bool]) -> None:
         """Read events until `condition`, which is asked after each event, holds."""
-        while True:
-            held = condition()
-            if held if isinstance(held, bool) else await held:
-                return
+        while not condition():
             await self.step()
 
     async def expect(self, path: str, *kinds: str) -> ChangeEvent:

@@ -13,8 +13,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from msgspec.structs import fields, replace
 
-from deepfs.backends.answers import MISSING, complete_answer, shows_file
-from deepfs.backends.older_protocols import V1_NAMES, adapters, add_v1_names, is_v1
+from deepfs.backends.foreign import MISSING, V1_NAMES, adapters, add_v1_names, complete_answer, is_v1, shows_file
 from deepfs.errors import AlreadyExistsError, ConflictError, DeepFSError, NotSupportedError
 from deepfs.operations import KINDS, SPELLINGS, Operation, Streamed, UploadStream, Write
 from deepfs.sync import BLOCKS_INLINE, OPERATIONS, RUNS_INLINE, in_thread, name_like, run_shielded, shim, sync_shims

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from deepfs._brief import arguments, format_attributes
 from deepfs.backends._class_setup import answer, complete, complete_protocol
 from deepfs.backends._trees import End, are_one, change_entry, list_tree
+from deepfs.backends.foreign import BackendProtocolV1, SandboxBackendProtocolV1, adapters
 from deepfs.backends.namespace import Choice
-from deepfs.backends.older_protocols import BackendProtocolV1, SandboxBackendProtocolV1, adapters
 from deepfs.backends.transfer import collect_chunks, copy_tree, download_file, move_tree
 from deepfs.errors import DeepFSError, NotSupportedError
 from deepfs.operations import CHUNK_BYTES, DownloadStream, Operation, UploadStream, Watch

@@ -15,19 +15,20 @@ from deepfs.errors import (
     error_class,
 )
 from deepfs.operations import Delete, UploadFiles
-from deepfs.policy.keeping import NO_FILE, KeepingBackend
-from deepfs.policy.undo import (
+from deepfs.policy.archive import (
     UNKNOWN,
     Change,
     FileChange,
     LoggedChange,
     Undo,
     UndoResult,
+    Version,
     combine,
     current_undo,
+    storage_error,
     time_of,
 )
-from deepfs.policy.versions import Version, storage_error
+from deepfs.policy.keeping import NO_FILE, KeepingBackend
 from deepfs.text import paths
 from deepfs.text.arguments import check_integer
 from deepfs.text.diff import unified_diff

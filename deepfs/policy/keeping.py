@@ -31,23 +31,22 @@ from deepfs.errors import (
     error_about,
 )
 from deepfs.operations import Copy, Delete, Edit, ListTree, Move, Operation, UploadFiles, UploadStream, Write
-from deepfs.policy.permissions import PermissionedBackend
-from deepfs.policy.places import HistoryPlaces, running_ids
-from deepfs.policy.rules import FilesystemPermission
-from deepfs.policy.undo import (
+from deepfs.policy.archive import (
+    PRIVATE_FILE,
     UNKNOWN,
     ChangeLog,
     FileChange,
+    HistoryPlaces,
     LoggedChange,
-    current_undo,
-    new_record,
-)
-from deepfs.policy.versions import (
-    PRIVATE_FILE,
     SavedContent,
     VersionFiles,
+    current_undo,
     keeping_error,
+    new_record,
+    running_ids,
 )
+from deepfs.policy.permissions import PermissionedBackend
+from deepfs.policy.rules import FilesystemPermission
 from deepfs.sync import run_shielded
 from deepfs.text import edits, paths
 from deepfs.text.access import AccessScope, access_as, current_access, iterate_under, unchecked, without_access_check

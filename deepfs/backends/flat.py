@@ -12,7 +12,6 @@ from deepfs.backends.watching import run_and_report, watch_storage
 from deepfs.errors import DeepFSError, ErrorCode
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
 from deepfs.storage import plans as plans
-from deepfs.storage.retries import RetryPolicy
 from deepfs.storage.runners import (
     AsyncStorage,
     BlockingStorage,
@@ -20,6 +19,7 @@ from deepfs.storage.runners import (
     Kind,
     Listing,
     Plan,
+    RetryPolicy,
     Storage,
     until_accepted,
 )

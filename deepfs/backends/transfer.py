@@ -196,11 +196,7 @@ class CopyFailure(NamedTuple):
 
 
 class FullError(Exception):
-    """The target stores nothing more.
-
-    Args:
-        code: The code of the error that says so.
-    """
+    """The target stores nothing more; `code` is that of the error that says so."""
 
     def __init__(self, code: ErrorCode) -> None:
         super().__init__(code.value)
@@ -250,19 +246,11 @@ class TreeCopy:
         )
 
     def at_target(self, path: str) -> str:
-        """The path of a copy.
-
-        Args:
-            path: The path in the source.
-        """
+        """The path of the copy of what is at `path` in the source."""
         return paths.join(self.target.path, paths.relative(path, self.source.path))
 
     def plan_file(self, entry: TreeEntry) -> PlannedFile:
-        """What is to be done for a file.
-
-        Args:
-            entry: The file in the source, or a link to one.
-        """
+        """What is to be done for a file in the source, or a link to one."""
         target = self.at_target(entry.path)
         # A file of unknown size may be large. Without `merges` it is written by `awrite` all the same: that refuses to
         # replace what appears meanwhile.

@@ -61,19 +61,11 @@ class ChangeBuffer:
         self._reads = 0
 
     def covers(self, path: str) -> bool:
-        """Whether `path` is the watched path or lies under it.
-
-        Args:
-            path: A normalised path.
-        """
+        """Whether `path`, which is normalised, is the watched path or lies under it."""
         return path == self._top or self._top == "/" or paths.is_beneath(path, self._top)
 
     def add(self, event: ChangeEvent) -> None:
-        """Add a change. It joins the one that is pending for the same path.
-
-        Args:
-            event: A change at or under the watched path.
-        """
+        """Add a change at or under the watched path. It joins the one that is pending for the same path."""
         pending = self._pending
         whole = pending.get(self._top)
         if whole is not None and whole.kind == "resync":
@@ -92,11 +84,7 @@ class ChangeBuffer:
         self._wake()
 
     def end(self, reason: Exception) -> None:
-        """Have `read` raise `reason` when all pending changes are read. Only the first call counts.
-
-        Args:
-            reason: Why no more changes come.
-        """
+        """Have `read` raise `reason` when all pending changes are read. Only the first call counts."""
         self._end = self._end or reason
         self._wake()
 
@@ -113,11 +101,7 @@ class ChangeBuffer:
             return None
 
     async def read(self) -> ChangeEvent:
-        """Wait for the next event, and take it. One task at a time may call this.
-
-        Raises:
-            Exception: What `end` was given.
-        """
+        """Wait for the next event, and take it. One task at a time may call this. Raises what `end` was given."""
         self._reads += 1
         if self._reads % _EVENTS_A_TURN == 0:
             await yield_to_loop()

@@ -20,7 +20,7 @@ from deepfs.backends.postgres.search import SearchedFiles
 from deepfs.backends.protocol import Capabilities
 from deepfs.backends.watching import ChangeBuffer
 from deepfs.errors import DeepFSError
-from deepfs.storage.retries import RetryPolicy, check_policy
+from deepfs.storage.runners import RetryPolicy, check_policy
 from deepfs.sync import run_shielded
 from deepfs.text import paths
 from deepfs.text.arguments import check_integer

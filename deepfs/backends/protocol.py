@@ -494,7 +494,7 @@ class BackendProtocol(SyncSurface):
         if await are_one(self, src, dst, [End(self, src)], End(self, dst), moving=False):
             src = dst
         keeps_empty = self.capabilities.keeps_empty_directories
-        return await copy_tree(self, src, self, dst, overwrite=overwrite, keeps_empty=keeps_empty)
+        return await copy_tree(self, src, dst, overwrite=overwrite, keeps_empty=keeps_empty)
 
     async def amove(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
         """Move a file, or a directory with all that is in it. At every instant one of both paths has the file.
@@ -511,7 +511,7 @@ class BackendProtocol(SyncSurface):
         if await are_one(self, src, dst, [End(self, src)], End(self, dst), moving=True):
             return WriteResult(path=dst)
         keeps_empty = self.capabilities.keeps_empty_directories
-        return await move_tree(self, src, self, dst, overwrite=overwrite, keeps_empty=keeps_empty)
+        return await move_tree(self, src, dst, overwrite=overwrite, keeps_empty=keeps_empty)
 
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         """Store files of any bytes, replacing what is there.

@@ -35,16 +35,7 @@ from deepfs.storage.gathering import gather
 from deepfs.text import paths
 from deepfs.text.arguments import check_number, check_string
 from deepfs.text.entries import Omission, TreeEntry, TreeListing, join_omissions
-from deepfs.types import (
-    ChangeEvent,
-    ErrorCode,
-    FileInfo,
-    GlobResult,
-    LsResult,
-    WriteResult,
-    item_at,
-    replace_fields,
-)
+from deepfs.types import ChangeEvent, ErrorCode, FileInfo, GlobResult, LsResult, WriteResult, item_at, replace_fields
 
 __all__ = ["CompositeBackend", "GlobBackendResult", "mount_of"]
 

@@ -29,12 +29,7 @@ from deepfs.text.entries import flat_place
 from deepfs.text.flat_tree import Change, Directories, FileStat, FileTree, stats_of
 from deepfs.text.lines import check_text
 from deepfs.threads.locks import path_locks
-from deepfs.types import (
-    FileDataV2,
-    FileFormat,
-    FileUploadResponse,
-    failed_item,
-)
+from deepfs.types import FileDataV2, FileFormat, FileUploadResponse, failed_item
 
 __all__ = [
     "AsyncStorage",

@@ -49,31 +49,6 @@ from deepfs.types import (
     failure,
 )
 
-__all__ = [
-    "MISSING",
-    "PROBE",
-    "V1_NAMES",
-    "Adapters",
-    "BackendProtocolV1",
-    "SandboxBackendProtocolV1",
-    "adapters",
-    "add_v1_names",
-    "change_result",
-    "children",
-    "code_from",
-    "complete_answer",
-    "failure_in",
-    "infos",
-    "is_v1",
-    "match_list",
-    "outcome_list",
-    "parse_numbered",
-    "read_result",
-    "register",
-    "shows_file",
-    "takes_option",
-]
-
 V1_NAMES: Final[Mapping[str, str]] = {"ls": "ls_info", "grep": "grep_raw", "glob": "glob_info"}
 """The operations that have another name in V1, with this name."""
 

@@ -59,21 +59,6 @@ from deepfs.types import FileDownloadResponse, FileUploadResponse, WriteResult, 
 if TYPE_CHECKING:
     from deepfs.backends.protocol import BackendProtocol
 
-__all__ = [
-    "MAX_HELD_BYTES",
-    "CopyFailure",
-    "CopyTotals",
-    "FullError",
-    "PlannedFile",
-    "TreeCopy",
-    "TreeTerms",
-    "Verify",
-    "collect_chunks",
-    "copy_tree",
-    "download_file",
-    "move_tree",
-]
-
 MAX_HELD_BYTES = 256 * 1024 * 1024
 """The largest file that is held in memory as a whole."""
 

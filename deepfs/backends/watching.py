@@ -23,8 +23,6 @@ from deepfs.threads.loop_bridge import ThreadEvent, loop_callbacks
 from deepfs.threads.tasks import start_task
 from deepfs.types import ChangeEvent, ChangeKind
 
-__all__ = ["ChangeBuffer", "merge_watches", "run_and_report", "watch_storage"]
-
 T = TypeVar("T")
 
 _MAX_PENDING: Final = 10_000

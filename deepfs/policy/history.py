@@ -1,19 +1,10 @@
 """A history of files: their contents before each change."""
 
-from collections.abc import (
-    Sequence,
-)
+from collections.abc import Sequence
 from contextlib import aclosing
 from uuid import uuid4
 
-from deepfs.errors import (
-    DeepFSError,
-    ErrorCode,
-    NotFoundError,
-    PermissionDeniedError,
-    error_about,
-    error_class,
-)
+from deepfs.errors import DeepFSError, ErrorCode, NotFoundError, PermissionDeniedError, error_about, error_class
 from deepfs.operations import Delete, UploadFiles
 from deepfs.policy.archive import (
     UNKNOWN,

@@ -1,13 +1,7 @@
 """Files in an object store: S3, Google Cloud Storage, Azure or memory, by obstore."""
 
 import secrets
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterable,
-    AsyncIterator,
-    Hashable,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Hashable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import lru_cache, partial
 from typing import Any, Literal
@@ -36,23 +30,9 @@ from deepfs.backends.object_store.files import (
     rechunk,
 )
 from deepfs.backends.object_store.index import Objects, SearchIndex, check_index
-from deepfs.backends.object_store.keys import (
-    Keys,
-    as_store,
-    check_key,
-    display_url,
-    identity,
-    store_of_url,
-)
+from deepfs.backends.object_store.keys import Keys, as_store, check_key, display_url, identity, store_of_url
 from deepfs.backends.protocol import Capabilities
-from deepfs.errors import (
-    ConflictError,
-    DeepFSError,
-    ErrorCode,
-    IsDirectoryError,
-    NotFoundError,
-    NotSupportedError,
-)
+from deepfs.errors import ConflictError, DeepFSError, ErrorCode, IsDirectoryError, NotFoundError, NotSupportedError
 from deepfs.operations import CHUNK_BYTES
 from deepfs.storage import plans
 from deepfs.storage.runners import Plan, RetryPolicy, check_policy, until_accepted

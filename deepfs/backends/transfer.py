@@ -251,9 +251,7 @@ class TreeCopy:
     async def run(self) -> None:
         """Make the directories, copy the files, and set the modes.
 
-        Raises:
-            FullError: The target stores nothing more.
-            DeepFSError: The target does not work.
+        Raises FullError if the target stores nothing more, other errors if it does not work.
         """
         modes = await self._make_directories()
         batches = [[file] for file in self.files if file.is_streamed]
@@ -443,8 +441,7 @@ class TreeCopy:
     async def _make_directories(self) -> list[EntryChange]:
         """Make the directories, so that what is in a private one is private from the start.
 
-        Returns:
-            The changes that give directories their modes once they are full.
+        Returns the changes that give directories their modes once they are full.
         """
         if not self.terms.makes_directories:
             return []
@@ -507,8 +504,7 @@ class TreeCopy:
     async def delete_source(self) -> list[CopyFailure]:
         """Delete the files that are at the target and have not changed since, and the directories that are empty.
 
-        Returns:
-            What could not be deleted. `versions` has the files that are still there.
+        Returns what could not be deleted. `versions` has the files that are still there.
         """
         failures: list[CopyFailure] = []
 

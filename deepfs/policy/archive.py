@@ -60,11 +60,8 @@ class SavedContent(NamedTuple):
 class VersionFiles:
     """The files that hold versions.
 
-    The number of a version is that of a file, which holds the mode, and which only one process can create.
-
-    Args:
-        storage: The backend that stores them.
-        keep: How many versions of each file are kept.
+    The number of a version is that of a file, which holds the mode, and which only one process can create. Of each file
+    the latest `keep` versions are kept.
     """
 
     def __init__(self, storage: BackendProtocol, keep: int) -> None:
@@ -252,22 +249,13 @@ class LoggedChange(Struct, frozen=True, omit_defaults=True):
 
 
 class ChangeLog:
-    """The changes of a history, each a file whose name has the time and the hash of the run.
-
-    Args:
-        versions: The backend that stores them.
-    """
+    """The changes of a history, each a file whose name has the time and the hash of the run."""
 
     def __init__(self, versions: BackendProtocol) -> None:
         self._versions = versions
 
     async def store(self, record: str, change: LoggedChange) -> DeepFSError | None:
-        """Store a change; return the error if that fails.
-
-        Args:
-            record: The path of its file.
-            change: The change.
-        """
+        """Store a change in the file `record`; return the error if that fails."""
         if self._versions.capabilities.keeps_empty_directories:
             directory = paths.parent(record)
             private = [paths.parent(directory), directory]
@@ -421,15 +409,9 @@ class FilePlace(NamedTuple):
 
 
 class HistoryPlaces:
-    """The directories of a history.
+    """The directories of a history of `files`, all of them in one `directory` of `versions`.
 
-    Args:
-        files: The backend of the files.
-        versions: The backend of the versions.
-        directory: The directory there that holds all of them.
-
-    Raises:
-        ValueError: A factory makes `files` or a part of it.
+    Raises ValueError if a factory makes `files` or a part of it.
     """
 
     def __init__(self, files: BackendProtocol, versions: BackendProtocol, directory: str) -> None:

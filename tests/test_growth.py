@@ -17,7 +17,7 @@ from langchain_core.messages import AIMessage, ToolMessage
 from deepfs import GrepMatch, GrepResult, ReadResult, errors
 from deepfs import _brief as brief
 from deepfs._langgraph import reducers
-from deepfs.backends import answers as backend_answers
+from deepfs.backends import foreign as backend_answers
 from deepfs.compat import utils
 from deepfs.config import urls
 from deepfs.mcp import reference, resources

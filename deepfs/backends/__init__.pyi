@@ -22,4 +22,4 @@ from deepfs.sandboxes.landlock import LandlockSandbox as LandlockSandbox
 from deepfs.sandboxes.remote import DaytonaSandbox as DaytonaSandbox
 from deepfs.sandboxes.remote import DenoSandbox as DenoSandbox
 from deepfs.sandboxes.remote import ModalSandbox as ModalSandbox
-from deepfs.storage.retries import RetryPolicy as RetryPolicy
+from deepfs.storage.runners import RetryPolicy as RetryPolicy

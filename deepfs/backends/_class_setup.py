@@ -13,8 +13,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from msgspec.structs import fields, replace
 
-from deepfs.backends.answers import MISSING, complete_answer, shows_file
-from deepfs.backends.older_protocols import V1_NAMES, adapters, add_v1_names, is_v1
+from deepfs.backends.foreign import MISSING, V1_NAMES, adapters, add_v1_names, complete_answer, is_v1, shows_file
 from deepfs.errors import AlreadyExistsError, ConflictError, DeepFSError, NotSupportedError
 from deepfs.operations import KINDS, SPELLINGS, Operation, Streamed, UploadStream, Write
 from deepfs.sync import BLOCKS_INLINE, OPERATIONS, RUNS_INLINE, in_thread, name_like, run_shielded, shim, sync_shims
@@ -291,13 +290,7 @@ class _DefinedMethod:
         return _as_replacing(backend, operation), own
 
     async def acall(self, backend: Any, operation: Any, **more: Any) -> Any:
-        """Call the method, a sync one in a worker thread.
-
-        Args:
-            backend: The backend.
-            operation: The operation.
-            more: Arguments that the protocol does not have.
-        """
+        """Call the method, a sync one in a worker thread; `more` are arguments that the protocol does not have."""
         if self.is_plain:
             return await self.method(backend, *operation.args, **operation.kwargs, **more)
         if not self.compares(operation):
@@ -315,13 +308,7 @@ class _DefinedMethod:
         return self._finish(answered, operation)
 
     def call(self, backend: Any, operation: Any, **more: Any) -> Any:
-        """Call the method, which is sync, in this thread. The caller sees to what `compares`.
-
-        Args:
-            backend: The backend.
-            operation: The operation.
-            more: Arguments that the protocol does not have.
-        """
+        """Call the method, which is sync, in this thread. The caller sees to what `compares`."""
         if self._creates and not _replaces(operation):
             with suppress(*MISSING):
                 _check_free(backend.read(operation.path, 0, 1), operation.path)

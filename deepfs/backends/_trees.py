@@ -34,8 +34,6 @@ from deepfs.types import FileUploadResponse, error_from
 if TYPE_CHECKING:
     from deepfs.backends.protocol import BackendProtocol
 
-__all__ = ["End", "are_one", "change_entry", "kind_at", "list_present", "list_tree"]
-
 _MOST_LEVELS: Final = 1_000
 """The deepest directory of a tree. A backend that lists a directory within itself would be walked without end."""
 

@@ -35,16 +35,7 @@ from deepfs.storage.gathering import gather
 from deepfs.text import paths
 from deepfs.text.arguments import check_number, check_string
 from deepfs.text.entries import Omission, TreeEntry, TreeListing, join_omissions
-from deepfs.types import (
-    ChangeEvent,
-    ErrorCode,
-    FileInfo,
-    GlobResult,
-    LsResult,
-    WriteResult,
-    item_at,
-    replace_fields,
-)
+from deepfs.types import ChangeEvent, ErrorCode, FileInfo, GlobResult, LsResult, WriteResult, item_at, replace_fields
 
 __all__ = ["CompositeBackend", "GlobBackendResult", "mount_of"]
 
@@ -244,7 +235,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         if await self._are_one(src, dst, moving=False):
             return await self._copy(dst, dst, overwrite)  # Changes nothing: its answer is that of a copy onto itself.
         keeps_empty = target.backend.capabilities.keeps_empty_directories
-        return await copy_tree(self, src, self, dst, overwrite=overwrite, keeps_empty=keeps_empty)
+        return await copy_tree(self, src, dst, overwrite=overwrite, keeps_empty=keeps_empty)
 
     async def _move(self, src: str, dst: str, overwrite: bool) -> WriteResult:
         mount, inner_src, src = self._route(src)
@@ -259,7 +250,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
             stayed = await self._within(mount, ops.Move(inner_src, inner_src))
             return await self._within(target, ops.Move(inner_dst, inner_dst)) if stayed.ok else stayed
         keeps_empty = target.backend.capabilities.keeps_empty_directories
-        return await move_tree(self, src, self, dst, overwrite=overwrite, keeps_empty=keeps_empty)
+        return await move_tree(self, src, dst, overwrite=overwrite, keeps_empty=keeps_empty)
 
     async def _are_one(self, src: str, dst: str, *, moving: bool) -> bool:
         """Whether `src` and `dst`, in two mounts, are one place. Raises InvalidPathError if `dst` lies inside `src`."""

@@ -120,17 +120,6 @@ def _check_directory_of_names(given: Any) -> tuple[str, str]:
     return directory.rstrip("/"), path_of_names("root_dir", given[1:])
 
 
-def _label_directory(found: tuple[str, str]) -> str:
-    return found[1][1:]
-
-
-def _host_directory(root: str, is_virtual: bool) -> str | None:
-    """The directory that file operations call `/`; None for a relative root, to resolve which may block."""
-    if not is_virtual:
-        return "/"
-    return os.path.normpath(root) if os.path.isabs(root) else None
-
-
 class FilesystemBackend(BackendProtocol):
     """Files on disk, below a directory.
 
@@ -190,7 +179,7 @@ class FilesystemBackend(BackendProtocol):
         if callable(root_dir):
             if not virtual_mode:
                 raise ValueError("root_dir by a factory needs virtual_mode: without it nobody is kept apart")
-            self._choice = Choice("root_dir", root_dir, _check_directory_of_names, _label_directory)
+            self._choice = Choice("root_dir", root_dir, _check_directory_of_names, lambda found: found[1][1:])
             options: Any = {"durable": durable, "search_timeout": search_timeout, "ignore": ignore, "ripgrep": ripgrep}
 
             @lru_cache(MOST_PLACES)
@@ -206,7 +195,10 @@ class FilesystemBackend(BackendProtocol):
         self._changed = ("durable", *self._storage) if durable else self._storage  # Flushes hold up no reads.
         # The disk's own locks exclude other processes; these let tasks of this process wait without a thread.
         self._locks = path_locks(self._storage)
-        self.host_directory = _host_directory(self._given_root, virtual_mode)
+        if not virtual_mode:
+            self.host_directory = "/"
+        elif os.path.isabs(self._given_root):  # To resolve a relative one may block.
+            self.host_directory = os.path.normpath(self._given_root)
         self._disk = Disk(self._given_root, confined=virtual_mode, durable=durable)
         self._limits = ReadLimits(binary=self._max_bytes)
         self._search = LocalSearch(self._disk, max_bytes=self._max_bytes, ignore=ignore, ripgrep=ripgrep)
@@ -387,14 +379,14 @@ class FilesystemBackend(BackendProtocol):
         disk = self._files()
         found = [await _in_memory(disk, self._download_file, path) for path in paths]
         left = [path for path, response in zip(paths, found, strict=True) if response is None]
-        rest = iter(await self._download_from_disk(left) if left else [])
-        return [next(rest) if response is None else response for response in found]
-
-    async def _download_from_disk(self, paths: list[str]) -> list[FileDownloadResponse]:
+        rest: list[FileDownloadResponse] = []
         if is_inline():
-            return [await self._look(_prepare_and_run, self._download_file, path) for path in paths]
-        download = partial(_prepare_and_run, _NO_DEADLINE, self._files(), self._download_file)
-        return await pool.run_each(download, paths, abandon_on_cancel=True, storage=self._storage)
+            rest = [await self._look(_prepare_and_run, self._download_file, path) for path in left]
+        elif left:
+            download = partial(_prepare_and_run, _NO_DEADLINE, disk, self._download_file)
+            rest = await pool.run_each(download, left, abandon_on_cancel=True, storage=self._storage)
+        fetched = iter(rest)
+        return [next(fetched) if response is None else response for response in found]
 
     def _download_file(self, _: Deadline, disk: Disk | FilesInMemory, path: str) -> FileDownloadResponse:
         try:

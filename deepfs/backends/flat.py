@@ -12,7 +12,6 @@ from deepfs.backends.watching import run_and_report, watch_storage
 from deepfs.errors import DeepFSError, ErrorCode
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
 from deepfs.storage import plans as plans
-from deepfs.storage.retries import RetryPolicy
 from deepfs.storage.runners import (
     AsyncStorage,
     BlockingStorage,
@@ -20,6 +19,7 @@ from deepfs.storage.runners import (
     Kind,
     Listing,
     Plan,
+    RetryPolicy,
     Storage,
     until_accepted,
 )
@@ -29,12 +29,7 @@ from deepfs.text.entries import flat_place
 from deepfs.text.flat_tree import Change, Directories, FileStat, FileTree, stats_of
 from deepfs.text.lines import check_text
 from deepfs.threads.locks import path_locks
-from deepfs.types import (
-    FileDataV2,
-    FileFormat,
-    FileUploadResponse,
-    failed_item,
-)
+from deepfs.types import FileDataV2, FileFormat, FileUploadResponse, failed_item
 
 __all__ = [
     "AsyncStorage",

@@ -13,23 +13,6 @@ from deepfs.text import paths
 if TYPE_CHECKING:
     from langgraph.runtime import Runtime
 
-__all__ = [
-    "MOST_PLACES",
-    "Choice",
-    "Namespace",
-    "NamespaceFactory",
-    "check_chosen_prefix",
-    "check_namespace",
-    "check_prefix",
-    "choice_in",
-    "current_thread",
-    "encode_namespace",
-    "fixed_or_chosen",
-    "join_names",
-    "namespace_beneath",
-    "path_of_names",
-]
-
 T = TypeVar("T")
 BackendT = TypeVar("BackendT")
 

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from deepfs._brief import arguments, format_attributes
 from deepfs.backends._class_setup import answer, complete, complete_protocol
 from deepfs.backends._trees import End, are_one, change_entry, list_tree
+from deepfs.backends.foreign import BackendProtocolV1, SandboxBackendProtocolV1, adapters
 from deepfs.backends.namespace import Choice
-from deepfs.backends.older_protocols import BackendProtocolV1, SandboxBackendProtocolV1, adapters
 from deepfs.backends.transfer import collect_chunks, copy_tree, download_file, move_tree
 from deepfs.errors import DeepFSError, NotSupportedError
 from deepfs.operations import CHUNK_BYTES, DownloadStream, Operation, UploadStream, Watch
@@ -494,7 +494,7 @@ class BackendProtocol(SyncSurface):
         if await are_one(self, src, dst, [End(self, src)], End(self, dst), moving=False):
             src = dst
         keeps_empty = self.capabilities.keeps_empty_directories
-        return await copy_tree(self, src, self, dst, overwrite=overwrite, keeps_empty=keeps_empty)
+        return await copy_tree(self, src, dst, overwrite=overwrite, keeps_empty=keeps_empty)
 
     async def amove(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
         """Move a file, or a directory with all that is in it. At every instant one of both paths has the file.
@@ -511,7 +511,7 @@ class BackendProtocol(SyncSurface):
         if await are_one(self, src, dst, [End(self, src)], End(self, dst), moving=True):
             return WriteResult(path=dst)
         keeps_empty = self.capabilities.keeps_empty_directories
-        return await move_tree(self, src, self, dst, overwrite=overwrite, keeps_empty=keeps_empty)
+        return await move_tree(self, src, dst, overwrite=overwrite, keeps_empty=keeps_empty)
 
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         """Store files of any bytes, replacing what is there.

@@ -59,21 +59,6 @@ from deepfs.types import FileDownloadResponse, FileUploadResponse, WriteResult, 
 if TYPE_CHECKING:
     from deepfs.backends.protocol import BackendProtocol
 
-__all__ = [
-    "MAX_HELD_BYTES",
-    "CopyFailure",
-    "CopyTotals",
-    "FullError",
-    "PlannedFile",
-    "TreeCopy",
-    "TreeTerms",
-    "Verify",
-    "collect_chunks",
-    "copy_tree",
-    "download_file",
-    "move_tree",
-]
-
 MAX_HELD_BYTES = 256 * 1024 * 1024
 """The largest file that is held in memory as a whole."""
 
@@ -196,11 +181,7 @@ class CopyFailure(NamedTuple):
 
 
 class FullError(Exception):
-    """The target stores nothing more.
-
-    Args:
-        code: The code of the error that says so.
-    """
+    """The target stores nothing more; `code` is that of the error that says so."""
 
     def __init__(self, code: ErrorCode) -> None:
         super().__init__(code.value)
@@ -250,19 +231,11 @@ class TreeCopy:
         )
 
     def at_target(self, path: str) -> str:
-        """The path of a copy.
-
-        Args:
-            path: The path in the source.
-        """
+        """The path of the copy of what is at `path` in the source."""
         return paths.join(self.target.path, paths.relative(path, self.source.path))
 
     def plan_file(self, entry: TreeEntry) -> PlannedFile:
-        """What is to be done for a file.
-
-        Args:
-            entry: The file in the source, or a link to one.
-        """
+        """What is to be done for a file in the source, or a link to one."""
         target = self.at_target(entry.path)
         # A file of unknown size may be large. Without `merges` it is written by `awrite` all the same: that refuses to
         # replace what appears meanwhile.
@@ -278,9 +251,7 @@ class TreeCopy:
     async def run(self) -> None:
         """Make the directories, copy the files, and set the modes.
 
-        Raises:
-            FullError: The target stores nothing more.
-            DeepFSError: The target does not work.
+        Raises FullError if the target stores nothing more, other errors if it does not work.
         """
         modes = await self._make_directories()
         batches = [[file] for file in self.files if file.is_streamed]
@@ -470,8 +441,7 @@ class TreeCopy:
     async def _make_directories(self) -> list[EntryChange]:
         """Make the directories, so that what is in a private one is private from the start.
 
-        Returns:
-            The changes that give directories their modes once they are full.
+        Returns the changes that give directories their modes once they are full.
         """
         if not self.terms.makes_directories:
             return []
@@ -534,8 +504,7 @@ class TreeCopy:
     async def delete_source(self) -> list[CopyFailure]:
         """Delete the files that are at the target and have not changed since, and the directories that are empty.
 
-        Returns:
-            What could not be deleted. `versions` has the files that are still there.
+        Returns what could not be deleted. `versions` has the files that are still there.
         """
         failures: list[CopyFailure] = []
 
@@ -595,34 +564,31 @@ async def _digest_of(backend: "BackendProtocol", path: str) -> str | None:
 
 
 async def copy_tree(
-    source: "BackendProtocol", src: str, target: "BackendProtocol", dst: str, *, overwrite: bool, keeps_empty: bool
+    backend: "BackendProtocol", src: str, dst: str, *, overwrite: bool, keeps_empty: bool
 ) -> WriteResult:
-    """Copy what is at `src` of `source` to `dst` of `target`; what was copied before a failure stays.
+    """Copy what is at `src` to `dst`, two normalised paths; what was copied before a failure stays.
 
     `keeps_empty` is whether the destination keeps empty directories. Raises errors of `deepfs.errors`.
     """
-    ends = End(source, paths.normalize(src)), End(target, paths.normalize(dst))
-    await _copy_whole(*ends, TreeTerms(makes_directories=keeps_empty), overwrite=overwrite)
-    return WriteResult(path=ends[1].path)
+    await _copy_whole(backend, src, dst, TreeTerms(makes_directories=keeps_empty), overwrite=overwrite)
+    return WriteResult(path=dst)
 
 
 async def move_tree(
-    source: "BackendProtocol", src: str, target: "BackendProtocol", dst: str, *, overwrite: bool, keeps_empty: bool
+    backend: "BackendProtocol", src: str, dst: str, *, overwrite: bool, keeps_empty: bool
 ) -> WriteResult:
-    """Copy, then delete the copied files that have not changed since. If that fails, the error says what was moved."""
-    ends = End(source, paths.normalize(src)), End(target, paths.normalize(dst))
-    result = WriteResult(path=ends[1].path)
-    if ends[0] == ends[1]:
-        await source.alist_tree(ends[0].path)  # Raises NotFoundError.
-        return result
-    async with _lock_ends(await source.astorage_place(ends[0].path), await target.astorage_place(ends[1].path)):
+    """Copy between two places, then delete the copied files that have not changed since.
+
+    If that fails, the error says what was moved.
+    """
+    async with _lock_ends(await backend.astorage_place(src), await backend.astorage_place(dst)):
         terms = TreeTerms(moves=True, makes_directories=keeps_empty)
-        copying = await _copy_whole(*ends, terms, overwrite=overwrite)
+        copying = await _copy_whole(backend, src, dst, terms, overwrite=overwrite)
         copied = len(copying.versions)
         failures = await copying.delete_source()
-        if failures or (copying.entries[0].kind == "directory" and (await source.als(ends[0].path)).ok):
+        if failures or (copying.entries[0].kind == "directory" and (await backend.als(src)).ok):
             raise _partly_moved(copying, copied, failures)
-    return result
+    return WriteResult(path=dst)
 
 
 _moves = path_locks("moves between storages")
@@ -659,7 +625,7 @@ def _stop(failure: CopyFailure) -> None:
         raise _StoppedError(failure)
 
 
-async def _copy_whole(source: End, target: End, terms: TreeTerms, *, overwrite: bool) -> TreeCopy:
+async def _copy_whole(backend: "BackendProtocol", src: str, dst: str, terms: TreeTerms, *, overwrite: bool) -> TreeCopy:
     """Plan a copy, and carry it out.
 
     Raises before anything changes if not everything can be transferred, or if the destination does not permit it; later
@@ -667,25 +633,26 @@ async def _copy_whole(source: End, target: End, terms: TreeTerms, *, overwrite: 
     """
     refusal: NotSupportedError | None = None
     try:
-        listing = await source.backend.alist_tree(source.path, deleting=terms.moves)
+        listing = await backend.alist_tree(src, deleting=terms.moves)
     except NotSupportedError as error:
         if not terms.moves:
             raise
-        listing, refusal = await source.backend.alist_tree(source.path), error
-    if source.backend is target.backend and paths.is_beneath(target.path, source.path):
-        raise InvalidPathError(target.path, "it lies inside {other}", source.path)
-    check_transferable(listing, source.path, moves=terms.moves)
-    copying = TreeCopy(source, target, terms, _stop)
+        listing, refusal = await backend.alist_tree(src), error
+    if paths.is_beneath(dst, src):
+        raise InvalidPathError(dst, "it lies inside {other}", src)
+    check_transferable(listing, src, moves=terms.moves)
+    target = End(backend, dst)
+    copying = TreeCopy(End(backend, src), target, terms, _stop)
     copying.entries = listing.entries
     for entry in listing.entries:
         paths.normalize(copying.at_target(entry.path))
     from_file = listing.entries[0].kind != "directory"
     if await _check_target(target, from_file=from_file, overwrite=overwrite):
-        copying.existing = {target.path: TreeEntry(target.path, "file")}
+        copying.existing = {dst: TreeEntry(dst, "file")}
     empty = empty_directories(listing.entries)
     if terms.moves and empty and not terms.makes_directories:
         what = "'{other}' is an empty directory, which the destination cannot keep"
-        raise NotSupportedError(source.path, f"it cannot be moved whole: {what}. Nothing changed.", empty[0].path)
+        raise NotSupportedError(src, f"it cannot be moved whole: {what}. Nothing changed.", empty[0].path)
     if refusal is not None:  # Errors of the destination come first.
         raise refusal
     # The largest first: if an end refuses one, nothing was copied yet.

@@ -23,8 +23,6 @@ from deepfs.threads.loop_bridge import ThreadEvent, loop_callbacks
 from deepfs.threads.tasks import start_task
 from deepfs.types import ChangeEvent, ChangeKind
 
-__all__ = ["ChangeBuffer", "merge_watches", "run_and_report", "watch_storage"]
-
 T = TypeVar("T")
 
 _MAX_PENDING: Final = 10_000
@@ -61,19 +59,11 @@ class ChangeBuffer:
         self._reads = 0
 
     def covers(self, path: str) -> bool:
-        """Whether `path` is the watched path or lies under it.
-
-        Args:
-            path: A normalised path.
-        """
+        """Whether `path`, which is normalised, is the watched path or lies under it."""
         return path == self._top or self._top == "/" or paths.is_beneath(path, self._top)
 
     def add(self, event: ChangeEvent) -> None:
-        """Add a change. It joins the one that is pending for the same path.
-
-        Args:
-            event: A change at or under the watched path.
-        """
+        """Add a change at or under the watched path. It joins the one that is pending for the same path."""
         pending = self._pending
         whole = pending.get(self._top)
         if whole is not None and whole.kind == "resync":
@@ -92,11 +82,7 @@ class ChangeBuffer:
         self._wake()
 
     def end(self, reason: Exception) -> None:
-        """Have `read` raise `reason` when all pending changes are read. Only the first call counts.
-
-        Args:
-            reason: Why no more changes come.
-        """
+        """Have `read` raise `reason` when all pending changes are read. Only the first call counts."""
         self._end = self._end or reason
         self._wake()
 
@@ -113,11 +99,7 @@ class ChangeBuffer:
             return None
 
     async def read(self) -> ChangeEvent:
-        """Wait for the next event, and take it. One task at a time may call this.
-
-        Raises:
-            Exception: What `end` was given.
-        """
+        """Wait for the next event, and take it. One task at a time may call this. Raises what `end` was given."""
         self._reads += 1
         if self._reads % _EVENTS_A_TURN == 0:
             await yield_to_loop()
@@ -163,14 +145,8 @@ async def watch_storage(
 ) -> AsyncGenerator[ChangeEvent, None]:
     """The events of `awatch(top)` for a storage whose changes all go through `run_and_report` in this process.
 
-    Args:
-        find_scope: Returns what identifies the storage.
-        top: The normalised path to watch.
-        unchanging: Locks `top`. The watch begins between two changes, since a change that has begun without it would
-            not be told.
-
-    Yields:
-        A `resync` as soon as the watch is active, then an event for each change.
+    `find_scope` returns what identifies the storage. `unchanging` locks `top`: the watch begins between two changes,
+    since a change that has begun without it would not be told.
     """
     buffer = ChangeBuffer(top)
     async with unchanging:
@@ -194,18 +170,10 @@ async def watch_storage(
 
 
 def run_and_report(storage: Storage, plan: Plan[T], scope: Callable[[], Hashable]) -> Awaitable[T]:
-    """Run the plan of a change, and tell the watches of the storage what was stored.
+    """Run the plan of a change, and tell the watches of the storage, which `scope` identifies, what was stored.
 
     Call it with the changed paths locked, so that the changes of one path are told in their order. Where it is unknown
     whether a change was stored, its path is told as `resync`.
-
-    Args:
-        storage: The storage, for this operation.
-        plan: The plan.
-        scope: Identifies the storage.
-
-    Returns:
-        The result of the plan.
     """
     return _report_changes(storage, plan, scope()) if _watches else storage.carry_out(plan, "change")
 
@@ -281,15 +249,8 @@ async def merge_watches(
 ) -> AsyncGenerator[ChangeEvent, None]:
     """The events of several watches, read by tasks of their own, so that nothing of them is open between two events.
 
-    Args:
-        top: The path that is watched by all of them together.
-        sources: Each starts one of the watches.
-
-    Yields:
-        A `resync` of `top` as soon as all watches are active, then their events.
-
-    Raises:
-        Exception: What the first watch to fail raises; the others are then ended.
+    The first is a `resync` of `top`, which they watch together, as soon as all are active. What the first watch to fail
+    raises ends the others, and is raised.
     """
     buffer, scope, ended = ChangeBuffer(top), anyio.CancelScope(), loop_callbacks().event()
     inactive, all_active = len(sources), anyio.Event()

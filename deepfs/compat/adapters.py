@@ -11,10 +11,9 @@ from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
-from deepfs.backends import answers
+from deepfs.backends import foreign as answers
 from deepfs.backends._trees import list_tree
-from deepfs.backends.answers import shows_file
-from deepfs.backends.older_protocols import V1_NAMES, is_v1, takes_option
+from deepfs.backends.foreign import V1_NAMES, is_v1, shows_file, takes_option
 from deepfs.backends.protocol import (
     AnyBackendProtocol,
     BackendProtocol,

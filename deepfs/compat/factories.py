@@ -4,8 +4,8 @@ from typing import Any, cast
 
 from deepfs._deprecated import already_warned, warn_deprecated
 from deepfs._langgraph.private import BackendContext
+from deepfs.backends.foreign import Adapters, register
 from deepfs.backends.namespace import Choice
-from deepfs.backends.older_protocols import Adapters, register
 from deepfs.backends.protocol import BACKEND_TYPES, AnyBackendProtocol, BackendFactory, BackendProtocol, Capabilities
 from deepfs.compat.adapters import AdaptedBackend, adapt_backend_protocol
 from deepfs.operations import Operation

@@ -1,4 +1,7 @@
 from deepfs.backends.wrapper import WrapperBackend as WrapperBackend
+from deepfs.policy.archive import Change as Change
+from deepfs.policy.archive import UndoResult as UndoResult
+from deepfs.policy.archive import Version as Version
 from deepfs.policy.changes import ChangePolicy as ChangePolicy
 from deepfs.policy.changes import PlannedChange as PlannedChange
 from deepfs.policy.history import HistoryBackend as HistoryBackend
@@ -24,6 +27,3 @@ from deepfs.policy.rules import Decision as Decision
 from deepfs.policy.rules import FilesystemPermission as FilesystemPermission
 from deepfs.policy.rules import decide as decide
 from deepfs.policy.rules import decide_beneath as decide_beneath
-from deepfs.policy.undo import Change as Change
-from deepfs.policy.undo import UndoResult as UndoResult
-from deepfs.policy.versions import Version as Version

@@ -252,17 +252,14 @@ class ChangePolicy(WrapperBackend):
                     await items[-1].ask(self.achanging)
                     if (planned := items[-1].planned) is not None:
                         sizes[planned.path] = planned.after
-                await self._store([item for item in items if item.outcome is None])
+                asked = [item for item in items if item.outcome is None]
+                files = [(item.given, item.content) for item in asked]
+                stored = await self.inner.arun(UploadFiles(files)) if asked else []
+                for item, outcome in zip(asked, stored, strict=True):
+                    item.outcome, item.is_stored = outcome, outcome.error is None
             finally:
                 await run_shielded(partial(self._report, items, before))
             return [item.outcome or FileUploadResponse(item.given) for item in items]
-
-    async def _store(self, items: Sequence["_Item"]) -> None:
-        files = [(item.given, item.content) for item in items]
-        stored = await self.inner.arun(UploadFiles(files)) if items else []
-        for item, outcome in zip(items, stored, strict=True):
-            item.outcome = outcome
-            item.is_stored = outcome.error is None
 
     async def _report(self, items: Iterable["_Item"], sizes: dict[str, int | None]) -> None:
         """Report the outcome of each item to `achanged`, in order, since a batch may have a path twice."""

@@ -1,33 +1,25 @@
 """A history of files: their contents before each change."""
 
-from collections.abc import (
-    Sequence,
-)
+from collections.abc import Sequence
 from contextlib import aclosing
 from uuid import uuid4
 
-from deepfs.errors import (
-    DeepFSError,
-    ErrorCode,
-    NotFoundError,
-    PermissionDeniedError,
-    error_about,
-    error_class,
-)
+from deepfs.errors import DeepFSError, ErrorCode, NotFoundError, PermissionDeniedError, error_about, error_class
 from deepfs.operations import Delete, UploadFiles
-from deepfs.policy.keeping import NO_FILE, KeepingBackend
-from deepfs.policy.undo import (
+from deepfs.policy.archive import (
     UNKNOWN,
     Change,
     FileChange,
     LoggedChange,
     Undo,
     UndoResult,
+    Version,
     combine,
     current_undo,
+    storage_error,
     time_of,
 )
-from deepfs.policy.versions import Version, storage_error
+from deepfs.policy.keeping import NO_FILE, KeepingBackend
 from deepfs.text import paths
 from deepfs.text.arguments import check_integer
 from deepfs.text.diff import unified_diff

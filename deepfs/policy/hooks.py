@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from deepfs._brief import struct_repr
-from deepfs.backends.answers import complete_answer
+from deepfs.backends.foreign import complete_answer
 from deepfs.backends.protocol import BackendProtocol, parts_of_tenants, tenant_of
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import DeepFSError, NoMatchError

@@ -31,23 +31,22 @@ from deepfs.errors import (
     error_about,
 )
 from deepfs.operations import Copy, Delete, Edit, ListTree, Move, Operation, UploadFiles, UploadStream, Write
-from deepfs.policy.permissions import PermissionedBackend
-from deepfs.policy.places import HistoryPlaces, running_ids
-from deepfs.policy.rules import FilesystemPermission
-from deepfs.policy.undo import (
+from deepfs.policy.archive import (
+    PRIVATE_FILE,
     UNKNOWN,
     ChangeLog,
     FileChange,
+    HistoryPlaces,
     LoggedChange,
-    current_undo,
-    new_record,
-)
-from deepfs.policy.versions import (
-    PRIVATE_FILE,
     SavedContent,
     VersionFiles,
+    current_undo,
     keeping_error,
+    new_record,
+    running_ids,
 )
+from deepfs.policy.permissions import PermissionedBackend
+from deepfs.policy.rules import FilesystemPermission
 from deepfs.sync import run_shielded
 from deepfs.text import edits, paths
 from deepfs.text.access import AccessScope, access_as, current_access, iterate_under, unchecked, without_access_check
@@ -250,8 +249,7 @@ class KeepingBackend(WrapperBackend):
 
     async def _upload(self, operation: UploadFiles) -> list[FileUploadResponse]:
         touched = {path: _normal_paths([path]) for path in operation.paths}
-        normal = list(dict.fromkeys(path for each in touched.values() for path in each))
-        async with await self._hold(normal):
+        async with await self._hold(_normal_paths(touched)):
             return await self._upload_held(operation, touched)
 
     async def _upload_held(
@@ -306,19 +304,20 @@ class KeepingBackend(WrapperBackend):
             with unchecked():
                 await self._note(path, None, pending)
             return
-        copied: list[str] = []
-        access = current_access()
+        copied, access = content_digest(), current_access()
+
+        async def pass_on(chunks: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:
+            async for chunk in chunks:
+                copied.update(chunk)
+                yield chunk
 
         async def copy(file: str) -> FileUploadResponse:
-            content = _Digest()
             async with aclosing(self.inner.adownload_stream(path)) as chunks:
-                stored = await self._versions.aupload_stream(file, content.pass_on(iterate_under(access, chunks)))
-            copied.append(content.version())
-            return stored
+                return await self._versions.aupload_stream(file, pass_on(iterate_under(access, chunks)))
 
         with unchecked():
             await self._save(path, digest, copy, pending)
-        if copied and copied[-1] != digest:
+        if copied.hexdigest() != digest:
             last = pending.saved.pop()
             with unchecked():
                 await run_shielded(partial(self._kept.forget, last))
@@ -326,18 +325,18 @@ class KeepingBackend(WrapperBackend):
 
     async def _hash_by_stream(self, path: str) -> str | None:
         """The content version of the file, read in chunks; None if there is no file."""
-        content = _Digest()
+        hashed = content_digest()
         try:
             async with aclosing(self.inner.adownload_stream(path)) as chunks:
-                async for _ in content.pass_on(chunks):
-                    pass
+                async for chunk in chunks:
+                    hashed.update(chunk)
         except DeepFSError as error:
             if error.code in NO_FILE:
                 return None
             if error.code is ErrorCode.PERMISSION_DENIED:
                 raise
             raise keeping_error(path, error) from error
-        return content.version()
+        return hashed.hexdigest()
 
     async def _try_keep(self, touched: Sequence[str], pending: _Pending) -> DeepFSError | None:
         """Store the files before they are replaced; return the error if that fails."""
@@ -488,21 +487,6 @@ class KeepingBackend(WrapperBackend):
         """The directory of the versions of a file."""
         [where] = await self._places.of([paths.normalize(path)])
         return where.directory
-
-
-class _Digest:
-    """Computes the content version of a stream of chunks."""
-
-    def __init__(self) -> None:
-        self._digest = content_digest()
-
-    async def pass_on(self, chunks: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:
-        async for chunk in chunks:
-            self._digest.update(chunk)
-            yield chunk
-
-    def version(self) -> str:
-        return self._digest.hexdigest()
 
 
 def _version_after(operation: Write | Edit | Delete, content: bytes | None) -> str | None:

@@ -3,7 +3,7 @@
 import os
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import WeakValueDictionary
@@ -217,7 +217,14 @@ class QuotaBackend(ChangePolicy):
 
     def __init__(self, inner: BACKEND_TYPES, max_bytes: int | None = None, max_files: int | None = None) -> None:
         super().__init__(inner)
-        _check_limits(max_bytes=max_bytes, max_files=max_files)
+        limits = {"max_bytes": max_bytes, "max_files": max_files}
+        given = {name: limit for name, limit in limits.items() if limit is not None}
+        if not given:
+            raise ValueError("a quota needs max_bytes or max_files")
+        for name, limit in given.items():
+            check_integer(name, limit)
+            if limit < 0:
+                raise ValueError(f"{name} must not be negative, not {limit}")
         self._by_caller = parts_by_caller(self.inner)
         if self._by_caller and not is_by_place(self.inner):
             raise ValueError(
@@ -247,21 +254,16 @@ class QuotaBackend(ChangePolicy):
         with self._lock:
             quota = self._of_callers.get(place)
             if quota is None:
-                quota = self._of_callers[place] = self._copy_for_caller()
+                quota = self._of_callers[place] = copy(self)
+                quota._by_caller = []
+                quota._locks = path_locks(("changes", id(quota)))
+                quota._start()
             # One with a change in progress is held by its call; another one is counted anew when it is needed again.
             self._recent[place] = quota
             self._recent.move_to_end(place)
             if len(self._recent) > _MOST_CALLERS:
                 self._recent.popitem(last=False)
         return quota
-
-    def _copy_for_caller(self) -> "QuotaBackend":
-        made = copy(self)
-        made._by_caller = []
-        made._of_callers, made._recent = WeakValueDictionary(), OrderedDict()
-        made._locks = path_locks(("changes", id(made)))
-        made._start()
-        return made
 
     async def ausage(self) -> Usage:
         """Return what is stored, with the room reserved for changes in progress.
@@ -270,7 +272,7 @@ class QuotaBackend(ChangePolicy):
             DeepFSError: The files cannot be listed.
         """
         quota = self._quota()
-        await quota._count()
+        await quota._prepare()
         return quota._used
 
     async def arecount(self) -> Usage:
@@ -282,23 +284,18 @@ class QuotaBackend(ChangePolicy):
         self._quota()._wanted_count = object()
         return await self.ausage()
 
-    async def _count(self) -> None:
+    async def _prepare(self) -> None:
+        """Count the files, unless that is done."""
         if self._process != os.getpid():  # The parent ends the changes for which room is reserved.
             self._process, self._wanted_count = os.getpid(), object()
-        if self._last_count is not self._wanted_count:
-            async with self._locks.hold("/"):
-                await self._count_alone()
-
-    async def _count_alone(self) -> None:
-        wanted = self._wanted_count  # Read before counting: a command that ends meanwhile requires another count.
-        if self._last_count is wanted:  # Another task counted while this one waited for the lock.
+        if self._last_count is self._wanted_count:
             return
-        sizes = (await self._list_sizes("/")).values()
-        self._used = Usage(sum(sizes), len(sizes))
-        self._last_count = wanted
-
-    async def _prepare(self) -> None:
-        await self._count()
+        async with self._locks.hold("/"):
+            wanted = self._wanted_count  # Read before counting: a command that ends meanwhile requires another count.
+            if self._last_count is not wanted:  # Else another task counted while this one waited for the lock.
+                sizes = (await self._list_sizes("/")).values()
+                self._used = Usage(sum(sizes), len(sizes))
+                self._last_count = wanted
 
     async def run(self, operation: Operation) -> Any:
         if self._by_caller and (operation.changes or isinstance(operation, Execute)):
@@ -328,22 +325,11 @@ class QuotaBackend(ChangePolicy):
             self._used = Usage(max(0, used_bytes), max(0, used_files))
 
 
-def _difference(changes: Iterable[PlannedChange]) -> Usage:
-    changes = list(changes)
+def _difference(changes: Sequence[PlannedChange]) -> Usage:
     return Usage(sum(change.grown_bytes for change in changes), sum(change.grown_files for change in changes))
 
 
-def _growth(changes: Iterable[PlannedChange]) -> Usage:
+def _growth(changes: Sequence[PlannedChange]) -> Usage:
     """The room to reserve before changes are made; room that they free counts only afterwards."""
     more = _difference(changes)
     return Usage(max(0, more.bytes), max(0, more.files))
-
-
-def _check_limits(**limits: int | None) -> None:
-    given = {name: limit for name, limit in limits.items() if limit is not None}
-    if not given:
-        raise ValueError("a quota needs max_bytes or max_files")
-    for name, limit in given.items():
-        check_integer(name, limit)
-        if limit < 0:
-            raise ValueError(f"{name} must not be negative, not {limit}")

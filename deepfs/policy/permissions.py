@@ -1,7 +1,7 @@
 """A wrapper that enforces rules on every operation of a backend."""
 
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -272,9 +272,12 @@ class PermissionedBackend(WrapperBackend):
             case ResolvePaths() | StoragePlaceOf():
                 return await self.inner.arun(operation)
             case Batch():
-                return await operation.where(
-                    lambda one: self._check(one.paths[0], *needed), partial(self._carry_out, source, target)
-                )
+
+                async def carry_out(permitted: Operation) -> Any:
+                    with self._access_scope(source, target):
+                        return await self.inner.arun(permitted)
+
+                return await operation.where(lambda one: self._check(one.paths[0], *needed), carry_out)
             case Search(path=path):
                 operation = replace(operation, path=await self._begin_of_search(path))
                 operation = replace(operation, hidden=self._hiding_filter(operation.hidden))
@@ -295,12 +298,6 @@ class PermissionedBackend(WrapperBackend):
                 await visit_beneath(self.inner, path, partial(self._check_beneath, path, ["write"]), follow=False)
         with self._access_scope(source, target):
             return await self._visible_answer(operation, await self.inner.arun(operation))
-
-    async def _carry_out(
-        self, source: Sequence[FilesystemOperation], target: Sequence[FilesystemOperation], operation: Operation
-    ) -> Any:
-        with self._access_scope(source, target):
-            return await self.inner.arun(operation)
 
     # --- what may be seen ---
 
@@ -412,11 +409,10 @@ class PermissionedBackend(WrapperBackend):
         return replace(event, path=path)
 
     async def _may_read(self, path: str) -> bool:
-        try:
+        with suppress(DeepFSError):
             await self._check(path, "read")
-        except DeepFSError:
-            return False
-        return True
+            return True
+        return False
 
     # --- trees ---
 

@@ -160,11 +160,7 @@ _narrowed = lru_cache(1_000)(_Narrowed)
 
 
 class CompiledRules:
-    """Rules for many decisions. They are narrowed once for each directory, since a search asks about many files there.
-
-    Args:
-        rules: The rules, in order.
-    """
+    """Rules for many decisions, narrowed once for each directory, since a search asks about many files there."""
 
     def __init__(self, rules: Sequence[FilesystemPermission]) -> None:
         # A rule with several patterns is as good as several rules in a row with one each.
@@ -182,12 +178,7 @@ class CompiledRules:
         self._known: dict[FilesystemOperation, dict[str, _Narrowed]] = {operation: {} for operation in _OPERATIONS}
 
     def mode(self, operation: FilesystemOperation, path: str) -> Mode:
-        """The mode for a path.
-
-        Args:
-            operation: The operation.
-            path: The path, perhaps one from a storage, with names that are not valid in paths of deepfs.
-        """
+        """The mode for a path, perhaps one from a storage, with names that are not valid in paths of deepfs."""
         directory, _, name = path.rpartition("/")
         narrowed = self._known[operation].get(directory)
         if narrowed is not None and not name.endswith(narrowed.endings) and name not in _NO_NAMES:
@@ -202,13 +193,7 @@ class CompiledRules:
         return ALLOWED.mode
 
     def hides(self, operation: FilesystemOperation, directory: str, refused: Container[Mode]) -> bool:
-        """Whether everything beneath a directory has a mode in `refused`; True is certain, False is not.
-
-        Args:
-            operation: The operation.
-            directory: The path of the directory, as the path of `mode`.
-            refused: The modes.
-        """
+        """Whether everything beneath a directory has a mode in `refused`; True is certain, False is not."""
         normal = _normalize(directory)
         if normal is None:
             return "deny" in refused

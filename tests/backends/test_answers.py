@@ -1,6 +1,6 @@
 """Parsing the numbered text and the error texts of deepagents' backends."""
 
-from deepfs.backends.answers import code_from, parse_numbered
+from deepfs.backends.foreign import code_from, parse_numbered
 from deepfs.errors import ErrorCode
 
 LINES = [

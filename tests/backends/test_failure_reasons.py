@@ -33,7 +33,7 @@ from deepfs.backends.flat import StorageBackend
 from deepfs.backends.object_store import ObjectStoreBackend
 from deepfs.errors import BackendError, DeepFSError, clip
 from deepfs.policy import ReadOnlyBackend
-from deepfs.storage.retries import RetryPolicy
+from deepfs.storage.runners import RetryPolicy
 from deepfs.types import DeleteResult, error_from, failure
 from support.cutting_proxy import proxied
 from support.http_proxy import Fault, HttpProxy, one_proxy, proxy

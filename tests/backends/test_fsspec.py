@@ -22,7 +22,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
 from deepfs import ErrorCode, FsspecBackend
-from deepfs.storage.retries import RetryPolicy
+from deepfs.storage.runners import RetryPolicy
 from deepfs.testing.suite import assert_failed, assert_ok
 from support.fsspec_memory import AsyncMemory
 from support.processes import started

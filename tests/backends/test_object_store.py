@@ -15,7 +15,7 @@ from deepfs.backends import object_store
 from deepfs.backends.object_store import ObjectStoreBackend, S3Backend
 from deepfs.backends.object_store.keys import Keys
 from deepfs.errors import ErrorCode, IsDirectoryError, NotSupportedError
-from deepfs.storage.retries import RetryPolicy
+from deepfs.storage.runners import RetryPolicy
 from deepfs.testing.suite import gather
 from deepfs.text.entries import Relation, relation
 from support.http_proxy import Fault, HttpProxy, Request, one_proxy, proxy

@@ -17,7 +17,7 @@ from deepfs.backends.composite import CompositeBackend
 from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.object_store import ObjectStoreBackend, S3Backend
 from deepfs.backends.sqlite import SqliteBackend
-from deepfs.storage.retries import RetryPolicy
+from deepfs.storage.runners import RetryPolicy
 from deepfs.testing.suite import gather
 from support.http_proxy import Fault, HttpProxy, Request, one_proxy, proxy
 from support.object_server import ObjectServer, running_object_server

@@ -19,7 +19,7 @@ from deepfs.backends.postgres import PostgresBackend, client
 from deepfs.backends.postgres.client import Client
 from deepfs.backends.postgres.files import ReplacedText
 from deepfs.errors import DeepFSError
-from deepfs.storage.retries import RetryPolicy
+from deepfs.storage.runners import RetryPolicy
 from deepfs.testing.suite import gather
 from deepfs.text.edits import replace
 from support.postgres import PostgresServer

@@ -10,7 +10,7 @@ import anyio.to_thread
 import pytest
 
 from deepfs.backends.postgres import PostgresBackend
-from deepfs.storage.retries import RetryPolicy
+from deepfs.storage.runners import RetryPolicy
 from deepfs.testing.suite import gather
 from deepfs.text.flat_tree import ChangedError
 from support.cutting_proxy import CuttingProxy, proxied

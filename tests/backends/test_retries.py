@@ -3,7 +3,7 @@
 import anyio
 import pytest
 
-from deepfs.storage.retries import Requests, RetryPolicy
+from deepfs.storage.runners import Requests, RetryPolicy
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 

@@ -25,7 +25,7 @@ from deepfs.backends.sqlite import schema as schema
 from deepfs.backends.sqlite import search as planner
 from deepfs.errors import BackendError, ConflictError
 from deepfs.storage import runners
-from deepfs.storage.retries import RetryPolicy
+from deepfs.storage.runners import RetryPolicy
 from deepfs.text.flat_tree import Change, ChangedError
 from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline

@@ -19,8 +19,7 @@ from psycopg import AsyncConnection
 from psycopg.rows import dict_row
 
 from deepfs._langgraph.private import writes_plainly
-from deepfs.backends.store import StoreBackend
-from deepfs.backends.store.items import change
+from deepfs.backends.store import StoreBackend, change_items
 from deepfs.backends.store.tables import Put, identify, put_if_unchanged, storage_of
 from deepfs.errors import BackendError
 from deepfs.testing.suite import gather
@@ -199,7 +198,7 @@ async def test_a_database_conflict_raises_changed_error(opener: Opener, where: s
         await connection.execute(FAILING.format(state=state).encode())
     item = await store.aget(SPACE, "/a.txt")
     with pytest.raises(ChangedError):
-        await change(store, SPACE, [Put("/a.txt", item.value, stored(b"two"))], compares=writes_plainly(store))
+        await change_items(store, SPACE, [Put("/a.txt", item.value, stored(b"two"))], compares=writes_plainly(store))
     assert await text_in(store, "/a.txt") == "one"
 
 

@@ -289,7 +289,7 @@ async def test_the_order_of_changes_outlasts_a_clock_that_is_set_back(monkeypatc
         def now(cls, tz: tzinfo | None = None) -> "Clock":
             return cls.fromtimestamp((datetime.now(tz) + cls.offset).timestamp(), tz)
 
-    monkeypatch.setattr("deepfs.policy.undo.datetime", Clock)
+    monkeypatch.setattr("deepfs.policy.archive.datetime", Clock)
     history = HistoryBackend(MemoryBackend())
     await history.awrite("/a", "1")
     with in_run("A"):
@@ -435,7 +435,7 @@ async def test_rules_of_now_hold_for_the_log_and_for_an_undo() -> None:
 
 
 async def test_the_log_is_bounded_but_for_a_run_that_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deepfs.policy.undo._MOST_CHANGES", 10)
+    monkeypatch.setattr("deepfs.policy.archive._MOST_CHANGES", 10)
     history = HistoryBackend(MemoryBackend())
 
     async def change_until(is_enough: Callable[[int], bool]) -> int:

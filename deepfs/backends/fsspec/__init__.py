@@ -13,8 +13,7 @@ from deepfs.backends.fsspec.calls import FilesystemCalls, protocols_of
 from deepfs.backends.fsspec.files import AwaitedFiles, BlockingFiles
 from deepfs.backends.namespace import NamespaceFactory, check_chosen_prefix, check_prefix, choice_in, fixed_or_chosen
 from deepfs.backends.protocol import BackendProtocol, Capabilities
-from deepfs.storage.retries import RetryPolicy, check_policy
-from deepfs.storage.runners import Storage
+from deepfs.storage.runners import RetryPolicy, Storage, check_policy
 from deepfs.text import paths
 from deepfs.text.arguments import check_bool, check_installed
 from deepfs.text.entries import StoragePlace, flat_place

@@ -22,7 +22,7 @@ from deepfs.errors import (
     NotSupportedError,
 )
 from deepfs.storage.gathering import gather_each
-from deepfs.storage.retries import Requests, RetryPolicy
+from deepfs.storage.runners import Requests, RetryPolicy
 from deepfs.text import records
 from deepfs.text.flat_tree import FileStat
 from deepfs.threads.forks import ForkSafeLock

@@ -1,13 +1,7 @@
 """Files in an object store: S3, Google Cloud Storage, Azure or memory, by obstore."""
 
 import secrets
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterable,
-    AsyncIterator,
-    Hashable,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Hashable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import lru_cache, partial
 from typing import Any, Literal
@@ -36,28 +30,12 @@ from deepfs.backends.object_store.files import (
     rechunk,
 )
 from deepfs.backends.object_store.index import Objects, SearchIndex, check_index
-from deepfs.backends.object_store.keys import (
-    BucketPlace,
-    Keys,
-    as_store,
-    check_key,
-    display_url,
-    identity,
-    store_of_url,
-)
+from deepfs.backends.object_store.keys import Keys, as_store, check_key, display_url, identity, store_of_url
 from deepfs.backends.protocol import Capabilities
-from deepfs.errors import (
-    ConflictError,
-    DeepFSError,
-    ErrorCode,
-    IsDirectoryError,
-    NotFoundError,
-    NotSupportedError,
-)
+from deepfs.errors import ConflictError, DeepFSError, ErrorCode, IsDirectoryError, NotFoundError, NotSupportedError
 from deepfs.operations import CHUNK_BYTES
 from deepfs.storage import plans
-from deepfs.storage.retries import RetryPolicy, check_policy
-from deepfs.storage.runners import Plan, until_accepted
+from deepfs.storage.runners import Plan, RetryPolicy, check_policy, until_accepted
 from deepfs.sync import call_sync, run_shielded
 from deepfs.text import paths
 from deepfs.text.arguments import check_bytes, check_number, check_string, chunk_bytes
@@ -120,7 +98,13 @@ class ObjectStoreBackend(StorageBackend):
         self._prefix = fixed_or_chosen("prefix", prefix, check_prefix, check_chosen_prefix)
         self._choice = choice_in(self._prefix)
         self._retries = check_policy(retries)
-        place = self._place = self._open_store(store, options)
+        if isinstance(store, str):
+            place = store_of_url(store, options, self._retries.attempts)
+        elif options:
+            raise TypeError("options are for the store of a URL; this one was made by the caller")
+        else:
+            place = as_store(store)
+        self._place = place
         self._bucket_id = place.scope
         keys = Keys(place.root if self._choice else paths.join(place.root, self._prefix()[1:]), place.above)
         self._url_shown = display_url(place.scope, keys.whole("/"))
@@ -135,13 +119,6 @@ class ObjectStoreBackend(StorageBackend):
         self.capabilities: Capabilities = Capabilities(
             durable=not self._client.in_memory, atomic_between_processes=not unsafe_overwrites
         )
-
-    def _open_store(self, store: Any, options: dict[str, Any]) -> BucketPlace:
-        if not isinstance(store, str):
-            if options:
-                raise TypeError("options are for the store of a URL; this one was made by the caller")
-            return as_store(store)
-        return store_of_url(store, options, self._retries.attempts)
 
     def _bucket(self) -> Bucket:
         """What is known below the prefix of the caller."""
@@ -416,18 +393,13 @@ class S3Backend(ObjectStoreBackend):
 
     Args:
         bucket: The name of the bucket.
-        prefix: The directory in the bucket that is the root of the backend: a path; a tuple of names, of which each
-            is one segment whatever it holds; or a factory of these that gets the `Runtime` of the running node (None
-            outside a graph).
+        prefix: As in `ObjectStoreBackend`.
         region: The region; None is that of the environment.
         endpoint_url: The address of the server; None is that of Amazon. An `http://` address is not encrypted.
-        retries: How often requests are sent, and how long changes are planned anew; None is `RetryPolicy()`.
-        unsafe_overwrites: Use a store that ignores the conditions of puts.
-        index: A `PostgresBackend` or `SqliteBackend` that keeps a copy of what can be searched, so that searches fetch
-            only what may match. Give it a namespace of its own, which all clients of the bucket may share; prefixes of
-            a factory have theirs beneath it. It is not closed. Changes by clients without the index are found after
-            `arefresh_index`.
-        max_file_size_mb: The largest file, in units of 1,048,576 bytes, that is searched, or shown if it is binary.
+        retries: As in `ObjectStoreBackend`.
+        unsafe_overwrites: As in `ObjectStoreBackend`.
+        index: As in `ObjectStoreBackend`.
+        max_file_size_mb: As in `ObjectStoreBackend`.
         **options: Further options of obstore's `S3Store`, such as `access_key_id` and `secret_access_key`.
 
     Raises:

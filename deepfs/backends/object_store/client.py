@@ -23,7 +23,7 @@ from deepfs._drivers import (
 )
 from deepfs.backends.object_store.keys import BucketPlace, Keys
 from deepfs.errors import BackendError, DeepFSError, NotSupportedError, quote
-from deepfs.storage.retries import Requests, RetryPolicy
+from deepfs.storage.runners import Requests, RetryPolicy
 from deepfs.text import media, records
 from deepfs.text.flat_tree import Change, ChangedError, FileStat
 from deepfs.text.lines import version as content_version

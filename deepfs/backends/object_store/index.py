@@ -351,7 +351,7 @@ class SearchIndex:
 
     def search(self) -> "IndexSearch":
         """A search of the index, for one operation."""
-        return IndexSearch(self, self._copies, self._objects)
+        return IndexSearch(self)
 
     # --- changes of this process ---
 
@@ -495,10 +495,10 @@ class SearchIndex:
 class IndexSearch:
     """One search of an index."""
 
-    def __init__(self, index: SearchIndex, copies: Copies, objects: Objects) -> None:
+    def __init__(self, index: SearchIndex) -> None:
         self._index = index
-        self._copies = copies
-        self._objects = objects
+        self._copies = index._copies
+        self._objects = index._objects
         self._notes: Notes | None = None
         self._changing: set[str] = set()
         """The selected objects that the search looks at, whatever the index says."""

@@ -15,8 +15,7 @@ import anyio.to_thread
 from deepfs._drivers import REFUSED, condition_of, failure_by
 from deepfs.backends.postgres.schema import Abilities, Names, prepare
 from deepfs.errors import BackendError, DeepFSError
-from deepfs.storage.retries import Requests, RetryPolicy
-from deepfs.storage.runners import until_accepted
+from deepfs.storage.runners import Requests, RetryPolicy, until_accepted
 from deepfs.sync import run_sync
 from deepfs.text.arguments import check_installed
 from deepfs.text.flat_tree import ChangedError
@@ -44,16 +43,12 @@ def is_transient(error: Exception) -> bool:
     state = getattr(error, "sqlstate", None)
     if isinstance(state, str):
         return state.startswith(_PASSING)
-    return isinstance(error, OSError) or _is_broken(error)
-
-
-def _is_broken(error: Exception) -> bool:
-    """Whether asyncpg says that a connection or pool cannot be used."""
+    if isinstance(error, OSError):
+        return True
     import asyncpg
 
-    if isinstance(error, asyncpg.DataError | asyncpg.ClientConfigurationError):
-        return False
-    return isinstance(error, asyncpg.InterfaceError | asyncpg.InternalClientError)
+    is_lasting = isinstance(error, asyncpg.DataError | asyncpg.ClientConfigurationError)
+    return not is_lasting and isinstance(error, asyncpg.InterfaceError | asyncpg.InternalClientError)
 
 
 def failure_of(error: Exception) -> Exception:
@@ -128,7 +123,12 @@ class _Pool:
         if self.keeper is None:
             async with self.lock:
                 if self.keeper is None:
-                    self.pool = await _open_pool(self.dsn, self.options)
+                    import asyncpg
+
+                    login = await anyio.to_thread.run_sync(_login, self.dsn)
+                    self.pool = await asyncpg.create_pool(
+                        self.dsn, min_size=0, init=_without_jit, reset=_reset_nothing, **self.options, **login
+                    )
                     keeper = _open_until_closed(self.pool)
                     await anext(keeper)
                     self.keeper = keeper
@@ -149,13 +149,6 @@ async def _open_until_closed(pool: Any) -> AsyncGenerator[None, None]:
         yield
     finally:
         pool.terminate()
-
-
-async def _open_pool(dsn: str, options: Mapping[str, Any]) -> Any:
-    import asyncpg
-
-    login = await anyio.to_thread.run_sync(_login, dsn)
-    return await asyncpg.create_pool(dsn, min_size=0, init=_without_jit, reset=_reset_nothing, **options, **login)
 
 
 _shared: WeakValueDictionary[Hashable, _Pool] = WeakValueDictionary()
@@ -355,10 +348,16 @@ class Client:
             async with self.tenant(namespace) as connection:
                 return await work(connection)
 
+        async def ask() -> T:
+            try:
+                return await self.on_loop(lambda: self.requests.send(attempt))
+            except Exception as error:
+                if (failure := failure_of(error)) is error:
+                    raise
+                raise failure from failure.__cause__
+
         # What changes nothing cannot collide with what was read before, so a deadlock or a failed serialization passes.
-        return await until_accepted(
-            lambda: self._ask_mapped(lambda: self.requests.send(attempt)), self.requests.policy.contention
-        )
+        return await until_accepted(ask, self.requests.policy.contention)
 
     async def change(
         self,
@@ -380,14 +379,6 @@ class Client:
                 return await work(connection)
 
         return await self.on_loop(lambda: self.requests.send(attempt, attempts=1))
-
-    async def _ask_mapped(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        try:
-            return await self.on_loop(call)
-        except Exception as error:
-            if (failure := failure_of(error)) is error:
-                raise
-            raise failure from failure.__cause__
 
     async def aclose(self) -> None:
         """Close the pools that were opened here and that no other client uses."""

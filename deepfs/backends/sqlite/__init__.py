@@ -14,16 +14,7 @@ from deepfs.backends.namespace import Namespace, NamespaceFactory, choice_in, fi
 from deepfs.backends.protocol import Capabilities
 from deepfs.backends.sqlite.database import Database, DatabaseSession, Durability, damaged_error, database_at, error_for
 from deepfs.backends.sqlite.schema import check_current
-from deepfs.backends.sqlite.search import (
-    MIME_TYPE,
-    STAT_COLUMNS,
-    TIMES,
-    Candidates,
-    marks,
-    pad,
-    stat_rows,
-    successor,
-)
+from deepfs.backends.sqlite.search import MIME_TYPE, STAT_COLUMNS, TIMES, Candidates, marks, pad, stat_rows, successor
 from deepfs.errors import BackendError, InvalidContentError
 from deepfs.operations import DownloadFiles, Ls, Read, ReadRaw
 from deepfs.search.request import FileFilter, SearchRequest

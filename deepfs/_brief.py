@@ -10,8 +10,6 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-__all__ = ["address", "arguments", "brief", "format_attributes", "struct_repr"]
-
 _MOST_CHARACTERS: Final = 200
 """The most characters of a text that are shown."""
 _MOST_ITEMS: Final = 5

@@ -12,25 +12,6 @@ from typing import Final, NamedTuple
 
 from deepfs.errors import BackendError, DeadlineError, DeepFSError, PermissionDeniedError, clip
 
-__all__ = [
-    "BACKENDS",
-    "CLOCKS_DIFFER",
-    "FAILURES",
-    "FORBIDDEN",
-    "NOT_ALLOWED_HTTP",
-    "NO_BUCKET",
-    "NO_CREDENTIALS",
-    "REFUSED",
-    "WRONG_CREDENTIALS",
-    "Condition",
-    "DriverError",
-    "add_cause",
-    "condition_of",
-    "failure_by",
-    "log_failure",
-    "redact",
-]
-
 # --- conditions ------------------------------------------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""Adapts backends of the V1 protocol, and of the protocol of deepagents, to that of deepfs.
+"""Adapts backends of the V1 protocol, of the protocol of deepagents, and factories of backends, to that of deepfs.
 
 V1 backends are synchronous: `ls_info`, `read` with numbered text, `grep_raw`, `glob_info`, `write` that only creates,
 `edit`, and perhaps `upload_files`, `download_files`, `delete`, `execute`. They run in worker threads.
@@ -9,14 +9,18 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
+from deepfs._deprecated import already_warned, warn_deprecated
 from deepfs.backends import answers
 from deepfs.backends._trees import list_tree
 from deepfs.backends.answers import shows_file
-from deepfs.backends.older_protocols import V1_NAMES, is_v1, takes_option
+from deepfs.backends.namespace import Choice
+from deepfs.backends.older_protocols import V1_NAMES, Adapters, is_v1, register, takes_option
 from deepfs.backends.protocol import (
+    BACKEND_TYPES,
     AnyBackendProtocol,
+    BackendFactory,
     BackendProtocol,
     Capabilities,
     SandboxBackendProtocol,
@@ -61,17 +65,6 @@ from deepfs.types import (
     WriteResult,
     failure,
 )
-
-__all__ = [
-    "AdaptedBackend",
-    "AdaptedSandbox",
-    "Call",
-    "adapt_backend_protocol",
-    "adapt_sandbox_protocol",
-    "awaitable",
-    "caller_of",
-    "own_instead",
-]
 
 ResultT = TypeVar("ResultT", bound=Result)
 
@@ -476,3 +469,50 @@ def _real_path(backend: Any, path: str) -> str | None:
         return None
     mount = path if inner == "/" else path.removesuffix(inner)
     return None if real is None else paths.join(mount or "/", real.lstrip("/"))
+
+
+# --- factories (deprecated): functions that take the runtime and return a backend ---
+
+
+def backend_from(meant: BACKEND_TYPES) -> BackendProtocol:
+    """Return a backend of deepfs for a backend of any protocol, or for a factory (deprecated).
+
+    Raises TypeError for any other value.
+    """
+    if callable(meant) and not isinstance(meant, type) and not hasattr(meant, "read"):
+        warn_deprecated("backend factories are deprecated: pass the backend itself, it finds the runtime by itself")
+        return FactoryBackend(meant)
+    return adapt_backend_protocol(cast("AnyBackendProtocol", meant))
+
+
+class FactoryBackend(BackendProtocol):
+    """Passes each operation to a new backend, which a factory makes for the runtime of the running node.
+
+    The factory gets a `BackendContext`, or None outside a graph. If it fails, or returns no backend, the operation
+    fails with `backend_error`, and nothing is read or written. Commands are not offered, since only a call of the
+    factory shows whether its backend runs them.
+
+    Args:
+        factory: The factory. It is called in the task that awaits the operation.
+    """
+
+    capabilities: Capabilities = Capabilities(has_links=True)  # It is not known before a call.
+
+    def __init__(self, factory: BackendFactory) -> None:
+        self._choice: Choice[BackendProtocol] = Choice("backend", factory, adapt_backend_protocol, is_place=False)
+        self._warned: set[str] = set()
+
+    def current(self) -> BackendProtocol:
+        """Make the backend for the running node.
+
+        Raises:
+            BackendError: If the factory fails, or returns no backend.
+        """
+        with already_warned(self._warned):
+            return self._choice()
+
+    async def run(self, operation: Operation) -> Any:
+        return await self.current().arun(operation)
+
+
+register(Adapters(backend=backend_from, older=AdaptedBackend))

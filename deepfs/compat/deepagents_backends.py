@@ -22,12 +22,13 @@ from deepfs.compat.adapters import (
     AdaptedBackend,
     AdaptedSandbox,
     Call,
+    FactoryBackend,
     adapt_backend_protocol,
     awaitable,
+    backend_from,
     caller_of,
     own_instead,
 )
-from deepfs.compat.factories import FactoryBackend, backend_from
 from deepfs.errors import DeepFSError, ErrorCode, InvalidPathError, NotSupportedError, quote
 from deepfs.operations import Batch, DownloadFiles, UploadFiles
 from deepfs.sandboxes.base import BaseSandbox
@@ -47,19 +48,6 @@ from deepfs.types import (
     error_from,
     failure,
 )
-
-__all__ = [
-    "SANDBOX_BINARY_BYTES",
-    "SHOWN_EXTENSIONS",
-    "DeepagentsBackend",
-    "DeepagentsSandbox",
-    "ToDeepagents",
-    "ToDeepagentsComposite",
-    "ToDeepagentsOnDisk",
-    "ToDeepagentsSandbox",
-    "from_deepagents",
-    "to_deepagents",
-]
 
 # --- results of deepagents, with the texts that its tools and rules search for ---------------------------------------
 

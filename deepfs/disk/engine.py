@@ -31,8 +31,6 @@ from deepfs.text.entries import EntryChange, StoragePlace, TreeListing
 from deepfs.text.paths import name, parent
 from deepfs.threads.deadline import Deadline
 
-__all__ = ["Disk"]
-
 _MAX_VIEWS = 64
 
 

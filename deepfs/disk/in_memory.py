@@ -46,8 +46,6 @@ from deepfs.errors import DeepFSError
 from deepfs.text.access import AccessCheck
 from deepfs.threads.deadline import Deadline
 
-__all__ = ["MAX_BYTES", "FilesInMemory"]
-
 MAX_BYTES: Final = 256 * 1024
 """The largest file that is read here, which bounds the time of a call."""
 

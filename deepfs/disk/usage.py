@@ -19,8 +19,6 @@ from deepfs.text.entries import EntryChange
 from deepfs.threads.deadline import Deadline
 from deepfs.threads.forks import ForkSafeLock
 
-__all__ = ["BoundedDisk", "DiskUse", "disk_use"]
-
 _BLOCK: Final = 512
 _PAGE: Final = 4096
 _ROUNDS: Final = 3

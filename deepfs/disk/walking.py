@@ -43,21 +43,6 @@ from deepfs.text.access import AccessCheck, permits
 from deepfs.threads.deadline import Deadline
 from deepfs.types import FileInfo
 
-__all__ = [
-    "Choice",
-    "Descent",
-    "FileRun",
-    "FoundFile",
-    "Listing",
-    "OpenDirectory",
-    "Walk",
-    "is_shown",
-    "list_directory",
-    "open_directory",
-    "walk",
-]
-
-
 _OPEN_LEVELS = 8
 
 

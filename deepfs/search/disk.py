@@ -50,8 +50,6 @@ from deepfs.threads.deadline import Deadline
 from deepfs.threads.forks import after_fork
 from deepfs.types import FileInfo, GlobResult, GrepMatch, GrepResult, attach_error
 
-__all__ = ["FEW", "LocalSearch"]
-
 FEW = 300
 """Trees of fewer files are searched without ripgrep: that takes as long as ripgrep takes to start and exit."""
 _MOST_PROCESSES = 4

@@ -14,14 +14,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import anyio
 from anyio.lowlevel import checkpoint
 
-from deepfs.threads.forks import ForkSafeLock, after_fork
+from deepfs.threads.forks import ForkSafeLock, Lock, after_fork, get_ident, start_thread
 from deepfs.threads.loop_bridge import Claim, LoopCallbacks, loop_callbacks, name_asyncio, waiting_threads
-from deepfs.threads.native import Lock, get_ident, start_thread
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
-
-__all__ = ["BackgroundCall", "BackgroundLoop", "background_loop", "on_background_loop", "start_in_background"]
 
 T = TypeVar("T")
 

@@ -10,11 +10,8 @@ from weakref import WeakKeyDictionary, ref
 
 from anyio import move_on_after
 
-from deepfs.threads.forks import ForkSafeLock, after_fork
+from deepfs.threads.forks import ForkSafeLock, Lock, after_fork, get_ident
 from deepfs.threads.loop_bridge import LOOK_S, LoopCallbacks, present_callbacks, waiting_threads
-from deepfs.threads.native import Lock, get_ident
-
-__all__ = ["LockTable", "PathLocks", "Request", "StepLock", "path_locks"]
 
 
 class Request:

@@ -27,23 +27,6 @@ if TYPE_CHECKING:
 
     AsyncioLoop: TypeAlias = asyncio.AbstractEventLoop
 
-__all__ = [
-    "LOOK_S",
-    "Claim",
-    "Countdown",
-    "LoopCallbacks",
-    "ThreadEvent",
-    "loop_callbacks",
-    "name_asyncio",
-    "on_asyncio",
-    "on_trio",
-    "present_callbacks",
-    "running_asyncio_loop",
-    "runs_loop",
-    "this_thread",
-    "waiting_threads",
-]
-
 T = TypeVar("T")
 
 LOOK_S: Final = 0.5

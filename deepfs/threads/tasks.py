@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from deepfs.threads.loop_bridge import AsyncioLoop
 
-__all__ = ["call_on", "finish", "is_stray", "start_task"]
-
 T = TypeVar("T")
 
 

@@ -92,10 +92,6 @@ def address(url: str) -> str:
     Of a URL with an `@` behind the host, only the scheme is shown: a password may have stood there unescaped.
     """
     scheme, _, rest = url.partition("://")
-    host = _ends_host.split(rest, maxsplit=1)[0]
-    shown = "…" if "@" in rest[len(host) :] else host.rpartition("@")[2] + _starts_query.split(rest[len(host) :])[0]
+    host = re.split("[/?#]", rest, maxsplit=1)[0]
+    shown = "…" if "@" in rest[len(host) :] else host.rpartition("@")[2] + re.split("[?#]", rest[len(host) :])[0]
     return f"{scheme}://{shown}"
-
-
-_ends_host = re.compile("[/?#]")
-_starts_query = re.compile("[?#]")

@@ -73,7 +73,7 @@ _BY_TEXT: Final = (
      r"connection closed|IncompleteMessage|IncompleteRead", _LOST),
 )  # fmt: skip
 """What the names and texts of drivers have in common; the first that is found counts."""
-_NAMES: Final = re.compile(r"\w{1,30}://\S+|(?<!\w)'[^']*'")
+_NAMES: Final = r"\w{1,30}://\S+|(?<!\w)'[^']*'"
 """URLs and what is quoted hold names of files, which may look like a condition."""
 
 
@@ -91,7 +91,7 @@ def condition_of(error: BaseException, path: str = "/") -> Condition | None:
     text = "\n".join(f"{type(each).__name__}: {_reason_of(each)}" for each in _with_causes(error))
     if name := path.strip("/"):
         text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", "", text)
-    text = _NAMES.sub("", text)
+    text = re.sub(_NAMES, "", text)
     return next((condition for pattern, condition in _BY_TEXT if re.search(pattern, text, re.IGNORECASE)), None)
 
 

@@ -217,9 +217,7 @@ class Operation(Struct, frozen=True):
         return replace_fields(answer, path=rename(self.changed_paths[-1])) if self.changes and answer.ok else answer
 
 
-_NAMES_A_PATH: Final = re.compile(
-    r"((?:Error: )?(?:[^'\n]*\b(?:file|path|directory|folder|for|on) )?)'([^'\n]*)'", re.IGNORECASE
-)
+_NAMES_A_PATH: Final = r"(?i)((?:Error: )?(?:[^'\n]*\b(?:file|path|directory|folder|for|on) )?)'([^'\n]*)'"
 """Matches a text up to its first quoted part, if the words before that show that it can only be a path."""
 
 
@@ -232,7 +230,7 @@ def locate_error(error: DeepFSError, inner: Sequence[str]) -> DeepFSError:
     if not error.is_foreign:
         return error
     text = str(error)
-    named = _NAMES_A_PATH.match(text)
+    named = re.match(_NAMES_A_PATH, text)
     if named is None or not any(named[2] in (path, *paths.ancestors(path), "/") for path in inner):
         return error
     return error_of(error.code, named[1], named[2], text[named.end() :])

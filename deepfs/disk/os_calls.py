@@ -66,7 +66,6 @@ SEARCH: int = getattr(os, "O_PATH", os.O_RDONLY) | _DIRECTORY
 # --- names of temporary files ----------------------------------------------------------------------------------------
 
 PREFIX = ".~deepfs-"
-_is_temporary = re.compile(re.escape(PREFIX) + "[0-9a-f]{16}").fullmatch
 
 
 def temporary_name() -> str:
@@ -76,7 +75,7 @@ def temporary_name() -> str:
 
 def is_temporary(name: str) -> bool:
     """Whether `name` belongs to a temporary file, perhaps left by a process that was killed."""
-    return name.startswith(PREFIX) and _is_temporary(name) is not None
+    return name.startswith(PREFIX) and re.fullmatch("[0-9a-f]{16}", name[len(PREFIX) :]) is not None
 
 
 # --- calls -----------------------------------------------------------------------------------------------------------

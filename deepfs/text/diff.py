@@ -463,7 +463,7 @@ def _brief_range(start: int, end: int) -> str:
     return str(end) if end - start == 1 else _range(start, end)
 
 
-_UNQUOTED: Final = re.compile(r"[^\x00-\x1f\x7f\s\"](?:[^\x00-\x1f\x7f]*[^\x00-\x1f\x7f\s])?")
+_UNQUOTED: Final = r"[^\x00-\x1f\x7f\s\"](?:[^\x00-\x1f\x7f]*[^\x00-\x1f\x7f\s])?"
 
 
 def quote_label(name: str, *, spaces: bool = False) -> str:
@@ -473,6 +473,6 @@ def quote_label(name: str, *, spaces: bool = False) -> str:
         name: The name.
         spaces: Whether it is also quoted if there is a space or a quote in it, as git and GNU patch need it.
     """
-    if _UNQUOTED.fullmatch(name) and not (spaces and (" " in name or '"' in name)):
+    if re.fullmatch(_UNQUOTED, name) and not (spaces and (" " in name or '"' in name)):
         return name
     return '"' + re.sub(r'[\x00-\x1f\x7f"\\]', lambda found: f"\\{ord(found[0]):03o}", name) + '"'

@@ -8,7 +8,9 @@ import errno
 import logging
 import re
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
 
 from deepfs.errors import BackendError, DeadlineError, DeepFSError, PermissionDeniedError, clip
 
@@ -19,7 +21,7 @@ BACKENDS: Final = ("fsspec", "object_store", "postgres", "sqlite", "storage", "s
 """The last parts of the names of the loggers; `storage` is that of custom backends."""
 
 
-class Condition(NamedTuple):
+class Condition(Struct, frozen=True):
     """Why a storage failed."""
 
     phrase: str

@@ -15,8 +15,8 @@ from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, 
 from contextlib import aclosing
 from typing import Any, ClassVar, Final, Protocol, Self, TypeAlias
 
-from msgspec import Struct
-from msgspec.structs import astuple, fields, force_setattr, replace
+from msgspec import NODEFAULT, Struct
+from msgspec.structs import astuple, force_setattr, replace
 
 from deepfs._brief import struct_repr
 from deepfs.errors import DeepFSError, error_of
@@ -104,7 +104,8 @@ class Operation(Struct, frozen=True):
 
     parameters: ClassVar[tuple[str, ...]]
     """The names of the positional parameters."""
-    _defaults: ClassVar[Sequence[tuple[str, Any]]]
+    defaults: ClassVar[Mapping[str, Any]]
+    """The defaults of all fields; `msgspec.NODEFAULT` for one that has none."""
     _arguments: ClassVar[Sequence[tuple[str, Argument]]]
     """Those with a plain type, each with its check."""
     _known: ClassVar[set[tuple[type, ...]]]
@@ -152,7 +153,7 @@ class Operation(Struct, frozen=True):
     @property
     def kwargs(self) -> dict[str, Any]:
         """The options that differ from their defaults, so that a method without the others can be called."""
-        return {name: value for name, default in self._defaults if (value := getattr(self, name)) != default}
+        return {name: value for name in self.options if (value := getattr(self, name)) != self.defaults[name]}
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -672,9 +673,11 @@ KINDS: Final[Mapping[str, type[Operation]]] = {
 
 
 for _kind in KINDS.values():
-    _fields = fields(_kind)
-    _kind.parameters = tuple(each.name for each in _fields if each.name not in (*_kind.options, *_kind.extras))
-    _kind._defaults = [(each.name, each.default) for each in _fields if each.name in _kind.options]
-    _found = ((each.name, argument_of(each.name, each.type)) for each in _fields)
+    _names, _given = _kind.__struct_fields__, _kind.__struct_defaults__
+    # Not by `msgspec.structs.fields`, which resolves every annotation anew: that takes a millisecond for all.
+    _types = {name: of for base in reversed(_kind.__mro__) for name, of in getattr(base, "__annotations__", {}).items()}
+    _kind.defaults = dict(zip(_names, (*[NODEFAULT] * (len(_names) - len(_given)), *_given), strict=True))
+    _kind.parameters = tuple(name for name in _names if name not in (*_kind.options, *_kind.extras))
+    _found = ((name, argument_of(name, _types[name])) for name in _names)
     _kind._arguments = [(name, argument) for name, argument in _found if argument is not None]
     _kind._known = set()

@@ -34,6 +34,7 @@ from langgraph.graph.message import _messages_delta_reducer
 from langgraph.runtime import Runtime, get_runtime
 from langgraph.store.base import BaseStore, Op, PutOp, Result
 from langgraph.store.memory import InMemoryStore
+from msgspec import Struct
 
 from deepfs._deprecated import warn_deprecated
 from deepfs._drivers import condition_of, failure_by
@@ -102,7 +103,7 @@ def run_in(config: Mapping[str, Any]) -> Any:
     return configurable.get(RUN) or configurable.get("run_id") or metadata.get("run_id")
 
 
-class RunningTask(NamedTuple):
+class RunningTask(Struct, frozen=True):
     """The running task, and how it reads and writes the state of its graph."""
 
     channels: Mapping[str, Channel]
@@ -195,7 +196,7 @@ messages_reducer: Final = _messages_delta_reducer
 # --- stores and the runtime ------------------------------------------------------------------------------------------
 
 
-class Caller(NamedTuple):
+class Caller(Struct, frozen=True):
     """For whom an operation runs, where that is another one than the caller of the running node."""
 
     runtime: Runtime[Any] | None = None
@@ -374,7 +375,7 @@ async def get_in_batch(store: BaseStore, namespace: tuple[str, ...], key: str) -
     return await _ask(store, lambda: store.aget(namespace, key), finishes=False)
 
 
-class StoreSession(NamedTuple):
+class StoreSession(Struct, frozen=True):
     """The connection of a store over SQL, which nothing else uses meanwhile."""
 
     connection: Any

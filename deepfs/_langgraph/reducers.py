@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence, Sized
 from contextlib import suppress
 from functools import lru_cache
 from itertools import chain
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from msgspec import MsgspecError, Struct, json
 
@@ -157,7 +157,7 @@ def _collide(one: Places, other: Places) -> bool:
     return one is None or other is None or not disjoint(one, other)
 
 
-class WriteRecord(NamedTuple):
+class WriteRecord(Struct, frozen=True):
     """The changes of one file by operations that took effect: the last change of each task."""
 
     origin: str | None
@@ -289,7 +289,7 @@ def fold(files: Mapping[str, Any] | None, writes: Iterable[Mapping[str, Any] | N
     return reducer.result()
 
 
-class _Memory(NamedTuple):
+class _Memory(Struct, frozen=True):
     """What later writes of a superstep need to know of its earlier ones."""
 
     log: StepLog

@@ -15,7 +15,9 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from errno import EOPNOTSUPP
 from functools import cache
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
 
 from deepfs.disk.os_calls import (
     BENEATH,
@@ -191,7 +193,7 @@ class FilesInMemory:
 _OpenAt2 = Callable[[int, bytes, bytes], int]
 
 
-class _Start(NamedTuple):
+class _Start(Struct, frozen=True):
     openat2: _OpenAt2
     root: bytes
     """The host path of the root; empty if that is `/`."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 from functools import cache, lru_cache, partial
 from importlib import import_module
 from itertools import islice, repeat
-from typing import AnyStr, Generic, NamedTuple, Protocol
+from typing import AnyStr, Generic, Protocol
 
 from msgspec import Struct
 
@@ -285,7 +285,7 @@ def _letters() -> str:
 # --- lines ---
 
 
-class _MatchLine(NamedTuple):
+class _MatchLine(Struct, frozen=True):
     """The number of a line, and where it starts and ends, without its terminator."""
 
     number: int

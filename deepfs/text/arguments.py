@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from importlib.util import find_spec
 from operator import index
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
+
+from msgspec import Struct
 
 T = TypeVar("T")
 
@@ -141,7 +143,7 @@ def check_env(given: Mapping[str, str] | None) -> Mapping[str, str]:
 Check: TypeAlias = Callable[[str, Any], object]
 
 
-class Argument(NamedTuple):
+class Argument(Struct, frozen=True):
     """A named argument of an operation, with its check."""
 
     shown: str

@@ -17,7 +17,6 @@ from functools import lru_cache
 from heapq import nlargest
 from io import StringIO
 from itertools import chain, repeat
-from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -219,7 +218,7 @@ _COMPARED = 12
 _SIMILAR = 0.6
 
 
-class Hint(NamedTuple):
+class Hint(Struct, frozen=True):
     """A sentence for an edit that found nothing: where a similar text is, and how it differs; empty if there is none.
 
     `is_decorated` says that the text would be found without what a tool added to it, such as line numbers.

@@ -37,7 +37,6 @@ from deepfs.text import paths
 from deepfs.threads.loop_bridge import on_asyncio
 from deepfs.types import (
     EditResult,
-    ExecuteResponse,
     FileDataV2,
     GlobResult,
     GrepResult,
@@ -130,15 +129,12 @@ def peer_matches(result: GrepResult, pattern: str) -> peer.GrepResult:
             if side in match:
                 beside = [line for line in match[side] if (match["path"], line["line"]) not in lines]
                 match[side] = [line for line in beside if pattern not in line["text"]]
-    return peer.GrepResult(error=_with_skipped(result), matches=matches, truncated=result.truncated)
-
-
-def _with_skipped(result: GrepResult) -> str | None:
-    if not result.skipped:
-        return result.error
-    files = "1 file" if result.skipped == 1 else f"{result.skipped:,} files"
-    skipped = f"Error: {files} could not be searched: binary, too large or unreadable"
-    return skipped if result.error is None else f"{result.error}\n{skipped}"
+    error = result.error
+    if result.skipped:
+        files = "1 file" if result.skipped == 1 else f"{result.skipped:,} files"
+        skipped = f"Error: {files} could not be searched: binary, too large or unreadable"
+        error = skipped if error is None else f"{error}\n{skipped}"
+    return peer.GrepResult(error=error, matches=matches, truncated=result.truncated)
 
 
 def peer_files(result: GlobResult) -> peer.GlobResult:
@@ -147,12 +143,6 @@ def peer_files(result: GlobResult) -> peer.GlobResult:
     return peer.GlobResult(
         error=_bare(result.error), matches=_plain(result.matches), truncated=result.truncated, truncation_reason=reason
     )
-
-
-def peer_execution(done: ExecuteResponse) -> peer.ExecuteResponse:
-    """Convert the result of a command; if its time was up, the exit code is 124."""
-    exit_code = done.exit_code if done.timed_out is None else _TIMED_OUT
-    return peer.ExecuteResponse(output=done.output, exit_code=exit_code, truncated=done.truncated)
 
 
 # --- backends --------------------------------------------------------------------------------------------------------
@@ -329,7 +319,8 @@ class ToDeepagentsSandbox(ToDeepagents, peer.SandboxBackendProtocol):
             )
         except NotSupportedError as error:
             raise NotImplementedError(str(error)) from error
-        return peer_execution(done)
+        exit_code = done.exit_code if done.timed_out is None else _TIMED_OUT
+        return peer.ExecuteResponse(output=done.output, exit_code=exit_code, truncated=done.truncated)
 
 
 class ToDeepagentsOnDisk(ToDeepagents, PeerFilesystemBackend):

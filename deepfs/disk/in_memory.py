@@ -45,7 +45,6 @@ from deepfs.disk.reading import (
 )
 from deepfs.disk.resolve import Root
 from deepfs.errors import DeepFSError
-from deepfs.text.access import AccessCheck
 from deepfs.threads.deadline import Deadline
 
 MAX_BYTES: Final = 256 * 1024
@@ -154,7 +153,11 @@ class FilesInMemory:
         if start is None or PREFIX in path or "/.." in path:
             raise BlockingIOError
         if self._root.access is not None:
-            self._check_access(self._root.access, path)
+            # No link is followed, so what is checked is what is read. Where links lead to is checked by `Disk`.
+            try:
+                self._root.access.check(path, "source", path)
+            except DeepFSError as error:
+                raise BlockingIOError from error
         if start.device is None:
             return start.openat2(NOWHERE, start.root + path.encode(), _FIND)
         directory = start.openat2(NOWHERE, start.root, _ENTER)
@@ -165,13 +168,6 @@ class FilesInMemory:
             return start.openat2(directory, path[1:].encode(), _FIND_BENEATH)
         finally:
             release(directory)
-
-    def _check_access(self, access: AccessCheck, path: str) -> None:
-        # No link is followed, so what is checked is what is read. Where links lead to is checked by `Disk`.
-        try:
-            access.check(path, "source", path)
-        except DeepFSError as error:
-            raise BlockingIOError from error
 
     def _read(self, descriptor: int, size: int) -> bytes | bytearray:
         """The content of an open file of `size` bytes."""

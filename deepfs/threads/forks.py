@@ -34,15 +34,7 @@ else:
 
 
 def start_thread(target: Callable[[], object], name: str) -> None:
-    """Start a daemon thread.
-
-    Args:
-        target: What the thread runs.
-        name: The name of the thread; not for gevent, whose own names are of greenlets.
-
-    Raises:
-        RuntimeError: No thread can be started.
-    """
+    """Start a daemon thread of this name, which gevent has for greenlets only. RuntimeError if none can be started."""
     if _gevent is None:
         threading.Thread(target=target, name=name, daemon=True).start()
     else:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+__all__ = ["already_warned", "warn_deprecated"]
+
 _issued_risks: ContextVar[set[str] | None] = ContextVar("deepfs_issued_risks", default=None)
 
 

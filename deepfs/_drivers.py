@@ -14,6 +14,25 @@ from msgspec import Struct
 
 from deepfs.errors import BackendError, DeadlineError, DeepFSError, PermissionDeniedError, clip
 
+__all__ = [
+    "BACKENDS",
+    "CLOCKS_DIFFER",
+    "FAILURES",
+    "FORBIDDEN",
+    "NOT_ALLOWED_HTTP",
+    "NO_BUCKET",
+    "NO_CREDENTIALS",
+    "REFUSED",
+    "WRONG_CREDENTIALS",
+    "Condition",
+    "DriverError",
+    "add_cause",
+    "condition_of",
+    "failure_by",
+    "log_failure",
+    "redact",
+]
+
 # --- conditions ------------------------------------------------------------------------------------------------------
 
 
@@ -80,12 +99,7 @@ _NAMES: Final = r"\w{1,30}://\S+|(?<!\w)'[^']*'"
 
 
 def condition_of(error: BaseException, path: str = "/") -> Condition | None:
-    """The condition that an error of a driver stands for; None if it is not known.
-
-    Args:
-        error: The error.
-        path: The file that was asked for. Its name in the text is not looked at.
-    """
+    """The condition that an error of a driver stands for; None if it is not known. The name `path` does not count."""
     state = getattr(error, "sqlstate", None)
     for start, condition in _BY_STATE:
         if isinstance(state, str) and state.startswith(start):
@@ -139,15 +153,10 @@ def failure_by(
     *,
     detail: str = "",
 ) -> DeepFSError:
-    """The error to raise for one of a driver.
+    """The error to raise for `error`, which a driver raised and which stands for `condition`, as far as known.
 
-    Args:
-        error: What the driver raised.
-        condition: What it stands for, as far as known.
-        backend: The last part of the name of the logger.
-        subject: What failed, as in "The database".
-        path: The path, if the error is about that only, not about the storage.
-        detail: What to name if the condition is not known; by default the class of `error`.
+    `backend` is the last part of the name of the logger, `subject` what failed, as in "The database". The error is
+    about the storage, or only about `path`. `detail` is named if the condition is not known; by default the class.
     """
     subject = subject if path is None else f"{subject[:1].lower()}{subject[1:]}"
     if condition is None:

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 
+__all__ = ["lazy_exports"]
+
 
 def lazy_exports(package: str, *own: str) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """The `__getattr__` and `__dir__` of a package, for the names that its stub imports, and for its submodules.

@@ -25,6 +25,19 @@ if sys.platform != "win32":
     from fcntl import ioctl
     from termios import FIONREAD
 
+__all__ = [
+    "MAX_COMMANDS",
+    "Captured",
+    "Chunk",
+    "Command",
+    "Kept",
+    "Pipe",
+    "Running",
+    "Stream",
+    "capture",
+    "start_command",
+]
+
 # --- output ----------------------------------------------------------------------------------------------------------
 
 Stream: TypeAlias = Literal["stdout", "stderr"]

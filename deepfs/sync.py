@@ -19,9 +19,8 @@ import anyio
 from anyio.lowlevel import RunVar, checkpoint
 
 from deepfs.threads.background import BackgroundCall, background_loop
-from deepfs.threads.loop_bridge import LoopCallbacks, loop_callbacks, runs_loop, this_thread
+from deepfs.threads.loop_bridge import LoopCallbacks, finish, loop_callbacks, runs_loop, this_thread
 from deepfs.threads.pool import is_worker
-from deepfs.threads.tasks import finish
 
 __all__ = [
     "BLOCKS_INLINE",

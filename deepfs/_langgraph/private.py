@@ -40,8 +40,7 @@ from deepfs._deprecated import warn_deprecated
 from deepfs._drivers import condition_of, failure_by
 from deepfs.errors import BackendError, DeepFSError, OutsideGraphError
 from deepfs.threads import pool
-from deepfs.threads.loop_bridge import running_asyncio_loop
-from deepfs.threads.tasks import call_on
+from deepfs.threads.loop_bridge import call_on, running_asyncio_loop
 
 T = TypeVar("T")
 Channel: TypeAlias = BaseChannel[Any, Any, Any]
@@ -388,12 +387,8 @@ async def with_session(
 ) -> T:
     """Run `work` with the connection of `store`, on the same event loop and with the same errors as `batch`.
 
-    `database_kind` must not return None for the store.
-
-    Args:
-        store: The store.
-        work: Must end its transactions also if it is cancelled, as at the end of the event loop.
-        changes: Whether `work` may begin a transaction. It then runs to its end, even if the caller is cancelled.
+    `database_kind` must not return None for the store. `work` must end its transactions also if it is cancelled, as at
+    the end of the event loop. If it `changes` something, it runs to its end, even if the caller is cancelled.
     """
     is_sqlite = database_kind(store) == "sqlite"
     opened = _sqlite_session if is_sqlite else _postgres_session

@@ -114,9 +114,6 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
     V1 is recognised by the methods of the class. An operation that the backend lacks is `unsupported` or built from
     others: `if_match` is checked within the process, and a search that the backend does not offer reads the files into
     memory.
-
-    Args:
-        backend: The backend to adapt.
     """
 
     def __init__(self, backend: Any) -> None:
@@ -138,11 +135,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         return flat_place(("adapted", id(self.adapted)), paths.normalize(path))
 
     def sandbox_path(self, path: str) -> str:
-        """The path of a file for commands, which a `virtual_mode` of deepagents does not change.
-
-        Args:
-            path: The path for file operations.
-        """
+        """The path for commands of a file; a `virtual_mode` of deepagents does not change what they see."""
         is_virtual = getattr(self.adapted, "virtual_mode", False) is True
         return paths.join(str(getattr(self.adapted, "cwd", "/")), path.lstrip("/")) if is_virtual else path
 

@@ -201,9 +201,6 @@ class ToDeepagents(peer.BackendProtocol):
     """The operations of deepagents on a backend of deepfs; the sync ones are generated.
 
     Rules of deepagents match the text of a path, so a path that is not in normal form is refused.
-
-    Args:
-        inner: The backend.
     """
 
     def __init__(self, inner: BackendProtocol) -> None:
@@ -362,13 +359,7 @@ class ToDeepagentsComposite(ToDeepagents, PeerCompositeBackend):
     """The operations of deepagents on a backend that mounts backends, or on a wrapper of one.
 
     deepagents reads `default` and `routes` to resolve links and to find files in state and the backend that runs
-    commands; all operations are those of `inner`.
-
-    Args:
-        inner: The backend.
-        default: Its default backend.
-        routes: Its mounts by path.
-        artifacts_root: The directory in which middleware stores its files.
+    commands; all operations are those of `inner`. Middleware stores its files in `artifacts_root`.
     """
 
     def __init__(

@@ -170,13 +170,9 @@ def host_path(path: str, root: str) -> str:
 
 
 def end_of_prefix(prefix: str) -> str:
-    """The first text behind all that begin with a prefix, in the order of code points, which is that of UTF-8.
+    """The first text behind all that begin with `prefix`, in the order of code points, which is that of UTF-8.
 
-    Args:
-        prefix: The prefix; it begins with `/`.
-
-    Returns:
-        The text. It has no surrogates.
+    The prefix begins with `/`; the text has no surrogates.
     """
     last = ord(prefix[-1]) + 1
     if last > sys.maxunicode:

@@ -18,8 +18,6 @@ IgnoreOption: TypeAlias = Literal["git"] | Sequence[str] | None
 
 GITIGNORE = ".gitignore"
 
-_MAX_REMEMBERED = 10_000
-"""Names for which each set of rules caches whether a rule may match them."""
 _MAX_RULES = 4000
 _MAX_LINE = 4096
 _GROUP_OF = 64
@@ -112,7 +110,6 @@ class Rules:
     def __init__(self, rules: Sequence[_Rule], plain: Sequence[str] = (), check: Check = _go_on) -> None:
         starts = range(len(rules) - len(rules) % _GROUP_OF, -1, -_GROUP_OF)
         self._last_first = [_Group(rules[start : start + _GROUP_OF], check) for start in starts if rules[start:]]
-        self._remembered: dict[str, bool] = {}
         self.plain = plain
 
     def __bool__(self) -> bool:
@@ -121,21 +118,10 @@ class Rules:
     def verdict(self, relative: str, *, is_dir: bool) -> bool | None:
         """Whether the last rule that matches `relative` itself ignores it; None if no rule matches it."""
         name = relative[relative.rfind("/") + 1 :]
-        groups = self._last_first
-        if not self._is_name_in_question(name) and not any(group.is_path_in_question(relative) for group in groups):
-            return None
-        verdicts = (group.verdict(relative, name, is_dir) for group in groups)
-        return next((verdict for verdict in verdicts if verdict is not None), None)
-
-    def _is_name_in_question(self, name: str) -> bool:
-        # Few different names make up most of a tree, and most rules match names.
-        known = self._remembered.get(name)
-        if known is None:
-            if len(self._remembered) >= _MAX_REMEMBERED:
-                self._remembered.clear()
-            known = any(group.is_name_in_question(name) for group in self._last_first)
-            self._remembered[name] = known
-        return known
+        for group in self._last_first:
+            if (verdict := group.verdict(relative, name, is_dir)) is not None:
+                return verdict
+        return None
 
 
 _NO_RULES = Rules([])

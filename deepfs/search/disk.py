@@ -498,11 +498,10 @@ class _Batch:
             # A program may have changed the file through its memory just now.
             if BOM.encode() not in lines and has_plain_lines(lines):
                 matches[path] = parse_numbered_matches(path, lines, needles) or {}
-        most_chars = sum(map(len, known.values()))
         for task in greps:
             if task.grep is not None and not task.is_over:
                 own = (by_needle.get(task.grep.query.pattern, ()) for by_needle in matches.values())
-                task.grep.add([*chain.from_iterable(own)], most_chars)
+                task.grep.add([*chain.from_iterable(own)])
         return {path for path, by_needle in matches.items() if by_needle}
 
     def _read(self, path: str) -> bytes | DeepFSError:

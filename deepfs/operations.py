@@ -16,12 +16,12 @@ from contextlib import aclosing
 from typing import Any, ClassVar, Final, Protocol, Self, TypeAlias
 
 from msgspec import NODEFAULT, Struct
-from msgspec.structs import astuple, force_setattr, replace
+from msgspec.structs import force_setattr, replace
 
 from deepfs._brief import struct_repr
 from deepfs.errors import DeepFSError, error_of
 from deepfs.text import paths
-from deepfs.text.arguments import Argument, argument_of, chunk_bytes, path_list, upload_list
+from deepfs.text.arguments import CHECKS, Check, chunk_bytes, path_list, upload_list
 from deepfs.text.entries import EntryChange
 from deepfs.types import (
     ChangeEvent,
@@ -76,8 +76,6 @@ __all__ = [
 ]
 
 CHUNK_BYTES: Final = 1024 * 1024
-_MOST_KNOWN: Final = 64
-"""The most combinations of types of arguments that are remembered for a kind of operation."""
 Rename: TypeAlias = Callable[[str], str]
 
 SPELLINGS: Final = {"file_path": "path", "old_string": "old", "new_string": "new"}
@@ -106,25 +104,12 @@ class Operation(Struct, frozen=True):
     """The names of the positional parameters."""
     defaults: ClassVar[Mapping[str, Any]]
     """The defaults of all fields; `msgspec.NODEFAULT` for one that has none."""
-    _arguments: ClassVar[Sequence[tuple[str, Argument]]]
-    """Those with a plain type, each with its check."""
-    _known: ClassVar[set[tuple[type, ...]]]
-    """The types of all fields that need no check."""
+    _checks: ClassVar[Sequence[tuple[str, str, Check]]]
+    """The fields with a plain type, what errors call them, and their checks."""
 
     def __post_init__(self) -> None:
-        types = tuple(map(type, astuple(self)))
-        if types not in self._known:
-            self._check(types)
-
-    def _check(self, types: tuple[type, ...]) -> None:
-        """Raise unless the arguments, which are of these `types`, are valid."""
-        is_plain = True
-        for name, argument in self._arguments:
-            given = getattr(self, name)
-            argument.look(given)
-            is_plain = is_plain and type(given) in argument.plain
-        if is_plain and len(self._known) < _MOST_KNOWN:
-            self._known.add(types)
+        for name, shown, check in self._checks:
+            check(shown, getattr(self, name))
 
     @classmethod
     def from_call(cls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Self:
@@ -662,6 +647,8 @@ class StoragePlaceOf(Operation, frozen=True):
         return []
 
 
+_SHOWN: Final = {"content": "the content", "old": "the text to replace", "new": "the new text"}
+"""What errors call these parameters."""
 KINDS: Final[Mapping[str, type[Operation]]] = {
     kind.name: kind
     for kind in (
@@ -678,6 +665,4 @@ for _kind in KINDS.values():
     _types = {name: of for base in reversed(_kind.__mro__) for name, of in getattr(base, "__annotations__", {}).items()}
     _kind.defaults = dict(zip(_names, (*[NODEFAULT] * (len(_names) - len(_given)), *_given), strict=True))
     _kind.parameters = tuple(name for name in _names if name not in (*_kind.options, *_kind.extras))
-    _found = ((name, argument_of(name, _types[name])) for name in _names)
-    _kind._arguments = [(name, argument) for name, argument in _found if argument is not None]
-    _kind._known = set()
+    _kind._checks = [(each, _SHOWN.get(each, each), CHECKS[_types[each]]) for each in _names if _types[each] in CHECKS]

@@ -14,7 +14,7 @@ from itertools import pairwise
 from string import ascii_lowercase
 
 from deepfs.errors import InvalidPatternError
-from deepfs.text.paths import is_visible
+from deepfs.text.paths import is_visible, visible_in
 from deepfs.text.visible import one_line
 
 MAX_PATTERN = 2048
@@ -169,7 +169,9 @@ class GlobPattern:
         endings = tuple({_literal_suffix(segments[-1]) for segments in alternatives})
         # `endswith` takes one text in half the time that it takes for a tuple of one.
         self._ending: str | tuple[str, ...] = endings[0] if len(endings) == 1 else endings
-        self._fits = _compile(map(_path_expression, alternatives))
+        # Such patterns may have more alternatives than fit into an expression.
+        self._is_ending_only = all(map(_is_ending_only, alternatives))
+        self._fits = is_visible if self._is_ending_only else _compile(map(_path_expression, alternatives))
 
     def __repr__(self) -> str:
         return f"Glob({self.pattern!r})"
@@ -185,10 +187,17 @@ class GlobPattern:
     def select(self, relative_directory: str, names: Iterable[str]) -> list[str]:
         """The files `names` of `relative_directory`, which ends in `/`, that the pattern matches."""
         ending = self._ending
-        return [name for name in names if name.endswith(ending) and self._fits(relative_directory + name)]
+        found = [name for name in names if name.endswith(ending)]
+        if not found:
+            return found
+        if self._is_ending_only:
+            return visible_in(relative_directory, found)
+        return [name for name in found if self._fits(relative_directory + name)]
 
     def enterable(self, relative_directory: str, names: Iterable[str]) -> list[str]:
         """Those of the directories `names` that `may_enter` enters; `relative_directory` ends in `/`."""
+        if self._is_ending_only:
+            return visible_in(relative_directory, names)
         return [name for name in names if self._leads_on(f"{relative_directory}{name}/")]
 
     def beneath(self, relative_directory: str) -> tuple[str, ...]:
@@ -334,6 +343,10 @@ def _compile_ways(alternatives: list[list[str]], compile_all: Callable[[Iterable
         return compile_all(map(_way_expression, alternatives))
     except _RefusedGlobError:
         return lambda _: True
+
+
+def _is_ending_only(segments: list[str]) -> bool:
+    return len(segments) == 2 and segments[0] == _ANY and segments[1] == f"*{_literal_suffix(segments[1])}"
 
 
 def _path_expression(segments: list[str]) -> tuple[str, str]:

@@ -27,9 +27,7 @@ _BRACKETS: Final[dict[type, str]] = {dict: "{}", MappingProxyType: "{}", list: "
 def brief(value: object, levels: int = _MOST_LEVELS) -> str:
     """The repr of a value, with only the start of a long text or collection, and how much more there is.
 
-    Args:
-        value: The value. Only lists, tuples and dicts are looked into.
-        levels: How many collections inside each other are shown.
+    Only lists, tuples and dicts are looked into, up to so many `levels` of them inside each other.
     """
     if isinstance(value, str | bytes | bytearray) and not isinstance(value, Enum):
         return f"{value[:_MOST_CHARACTERS]!r}{_more(len(value) - _MOST_CHARACTERS)}"
@@ -63,12 +61,9 @@ def arguments(*values: object, **named: object) -> str:
 
 
 def format_attributes(owner: object, shown: Iterable[str]) -> str:
-    """Attributes of an object as arguments, for a repr.
+    """Attributes of an object as arguments, for a repr: `attribute`, `inner.attribute` or `option=attribute`.
 
-    Args:
-        owner: The object.
-        shown: For each the name of the attribute, also `inner.attribute`, or `option=attribute`. An option that is None
-            is left out.
+    An option that is None is left out.
     """
     given = [(option, attrgetter(name)(owner)) for option, _, name in (each.rpartition("=") for each in shown)]
     values = [value for option, value in given if not option]
@@ -94,10 +89,6 @@ def address(url: str) -> str:
     Of a URL with an `@` behind the host, only the scheme is shown: a password may have stood there unescaped.
     """
     scheme, _, rest = url.partition("://")
-    host = _ends_host.split(rest, maxsplit=1)[0]
-    shown = "…" if "@" in rest[len(host) :] else host.rpartition("@")[2] + _starts_query.split(rest[len(host) :])[0]
+    host = re.split("[/?#]", rest, maxsplit=1)[0]
+    shown = "…" if "@" in rest[len(host) :] else host.rpartition("@")[2] + re.split("[?#]", rest[len(host) :])[0]
     return f"{scheme}://{shown}"
-
-
-_ends_host = re.compile("[/?#]")
-_starts_query = re.compile("[?#]")

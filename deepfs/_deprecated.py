@@ -22,7 +22,7 @@ def warn_deprecated(message: str, *, is_risk: bool = False) -> None:
     if issued is not None:
         issued.add(message)
     level, frame = 1, sys._getframe()
-    while frame.f_back is not None and _is_ours(frame.f_globals.get("__name__", "")):
+    while frame.f_back is not None and f"{frame.f_globals.get('__name__')}.".startswith("deepfs."):
         level, frame = level + 1, frame.f_back
     warnings.warn(message, DeprecationWarning, stacklevel=level)
 
@@ -39,7 +39,3 @@ def already_warned(issued: set[str]) -> Iterator[None]:
         yield
     finally:
         _issued_risks.reset(token)
-
-
-def _is_ours(module: str) -> bool:
-    return module == "deepfs" or module.startswith("deepfs.")

@@ -8,7 +8,9 @@ import errno
 import logging
 import re
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
 
 from deepfs.errors import BackendError, DeadlineError, DeepFSError, PermissionDeniedError, clip
 
@@ -38,7 +40,7 @@ BACKENDS: Final = ("fsspec", "object_store", "postgres", "sqlite", "storage", "s
 """The last parts of the names of the loggers; `storage` is that of custom backends."""
 
 
-class Condition(NamedTuple):
+class Condition(Struct, frozen=True):
     """Why a storage failed."""
 
     phrase: str
@@ -92,17 +94,12 @@ _BY_TEXT: Final = (
      r"connection closed|IncompleteMessage|IncompleteRead", _LOST),
 )  # fmt: skip
 """What the names and texts of drivers have in common; the first that is found counts."""
-_NAMES: Final = re.compile(r"\w{1,30}://\S+|(?<!\w)'[^']*'")
+_NAMES: Final = r"\w{1,30}://\S+|(?<!\w)'[^']*'"
 """URLs and what is quoted hold names of files, which may look like a condition."""
 
 
 def condition_of(error: BaseException, path: str = "/") -> Condition | None:
-    """The condition that an error of a driver stands for; None if it is not known.
-
-    Args:
-        error: The error.
-        path: The file that was asked for. Its name in the text is not looked at.
-    """
+    """The condition that an error of a driver stands for; None if it is not known. The name `path` does not count."""
     state = getattr(error, "sqlstate", None)
     for start, condition in _BY_STATE:
         if isinstance(state, str) and state.startswith(start):
@@ -110,7 +107,7 @@ def condition_of(error: BaseException, path: str = "/") -> Condition | None:
     text = "\n".join(f"{type(each).__name__}: {_reason_of(each)}" for each in _with_causes(error))
     if name := path.strip("/"):
         text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", "", text)
-    text = _NAMES.sub("", text)
+    text = re.sub(_NAMES, "", text)
     return next((condition for pattern, condition in _BY_TEXT if re.search(pattern, text, re.IGNORECASE)), None)
 
 
@@ -156,15 +153,10 @@ def failure_by(
     *,
     detail: str = "",
 ) -> DeepFSError:
-    """The error to raise for one of a driver.
+    """The error to raise for `error`, which a driver raised and which stands for `condition`, as far as known.
 
-    Args:
-        error: What the driver raised.
-        condition: What it stands for, as far as known.
-        backend: The last part of the name of the logger.
-        subject: What failed, as in "The database".
-        path: The path, if the error is about that only, not about the storage.
-        detail: What to name if the condition is not known; by default the class of `error`.
+    `backend` is the last part of the name of the logger, `subject` what failed, as in "The database". The error is
+    about the storage, or only about `path`. `detail` is named if the condition is not known; by default the class.
     """
     subject = subject if path is None else f"{subject[:1].lower()}{subject[1:]}"
     if condition is None:

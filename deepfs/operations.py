@@ -15,13 +15,13 @@ from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, 
 from contextlib import aclosing
 from typing import Any, ClassVar, Final, Protocol, Self, TypeAlias
 
-from msgspec import Struct
-from msgspec.structs import astuple, fields, force_setattr, replace
+from msgspec import NODEFAULT, Struct
+from msgspec.structs import force_setattr, replace
 
 from deepfs._brief import struct_repr
 from deepfs.errors import DeepFSError, error_of
 from deepfs.text import paths
-from deepfs.text.arguments import Argument, argument_of, chunk_bytes, path_list, upload_list
+from deepfs.text.arguments import CHECKS, Check, chunk_bytes, path_list, upload_list
 from deepfs.text.entries import EntryChange
 from deepfs.types import (
     ChangeEvent,
@@ -76,8 +76,6 @@ __all__ = [
 ]
 
 CHUNK_BYTES: Final = 1024 * 1024
-_MOST_KNOWN: Final = 64
-"""The most combinations of types of arguments that are remembered for a kind of operation."""
 Rename: TypeAlias = Callable[[str], str]
 
 SPELLINGS: Final = {"file_path": "path", "old_string": "old", "new_string": "new"}
@@ -104,26 +102,14 @@ class Operation(Struct, frozen=True):
 
     parameters: ClassVar[tuple[str, ...]]
     """The names of the positional parameters."""
-    _defaults: ClassVar[Sequence[tuple[str, Any]]]
-    _arguments: ClassVar[Sequence[tuple[str, Argument]]]
-    """Those with a plain type, each with its check."""
-    _known: ClassVar[set[tuple[type, ...]]]
-    """The types of all fields that need no check."""
+    defaults: ClassVar[Mapping[str, Any]]
+    """The defaults of all fields; `msgspec.NODEFAULT` for one that has none."""
+    _checks: ClassVar[Sequence[tuple[str, str, Check]]]
+    """The fields with a plain type, what errors call them, and their checks."""
 
     def __post_init__(self) -> None:
-        types = tuple(map(type, astuple(self)))
-        if types not in self._known:
-            self._check(types)
-
-    def _check(self, types: tuple[type, ...]) -> None:
-        """Raise unless the arguments, which are of these `types`, are valid."""
-        is_plain = True
-        for name, argument in self._arguments:
-            given = getattr(self, name)
-            argument.look(given)
-            is_plain = is_plain and type(given) in argument.plain
-        if is_plain and len(self._known) < _MOST_KNOWN:
-            self._known.add(types)
+        for name, shown, check in self._checks:
+            check(shown, getattr(self, name))
 
     @classmethod
     def from_call(cls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Self:
@@ -152,7 +138,7 @@ class Operation(Struct, frozen=True):
     @property
     def kwargs(self) -> dict[str, Any]:
         """The options that differ from their defaults, so that a method without the others can be called."""
-        return {name: value for name, default in self._defaults if (value := getattr(self, name)) != default}
+        return {name: value for name in self.options if (value := getattr(self, name)) != self.defaults[name]}
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -217,9 +203,7 @@ class Operation(Struct, frozen=True):
         return replace_fields(answer, path=rename(self.changed_paths[-1])) if self.changes and answer.ok else answer
 
 
-_NAMES_A_PATH: Final = re.compile(
-    r"((?:Error: )?(?:[^'\n]*\b(?:file|path|directory|folder|for|on) )?)'([^'\n]*)'", re.IGNORECASE
-)
+_NAMES_A_PATH: Final = r"(?i)((?:Error: )?(?:[^'\n]*\b(?:file|path|directory|folder|for|on) )?)'([^'\n]*)'"
 """Matches a text up to its first quoted part, if the words before that show that it can only be a path."""
 
 
@@ -232,7 +216,7 @@ def locate_error(error: DeepFSError, inner: Sequence[str]) -> DeepFSError:
     if not error.is_foreign:
         return error
     text = str(error)
-    named = _NAMES_A_PATH.match(text)
+    named = re.match(_NAMES_A_PATH, text)
     if named is None or not any(named[2] in (path, *paths.ancestors(path), "/") for path in inner):
         return error
     return error_of(error.code, named[1], named[2], text[named.end() :])
@@ -663,6 +647,8 @@ class StoragePlaceOf(Operation, frozen=True):
         return []
 
 
+_SHOWN: Final = {"content": "the content", "old": "the text to replace", "new": "the new text"}
+"""What errors call these parameters."""
 KINDS: Final[Mapping[str, type[Operation]]] = {
     kind.name: kind
     for kind in (
@@ -674,9 +660,9 @@ KINDS: Final[Mapping[str, type[Operation]]] = {
 
 
 for _kind in KINDS.values():
-    _fields = fields(_kind)
-    _kind.parameters = tuple(each.name for each in _fields if each.name not in (*_kind.options, *_kind.extras))
-    _kind._defaults = [(each.name, each.default) for each in _fields if each.name in _kind.options]
-    _found = ((each.name, argument_of(each.name, each.type)) for each in _fields)
-    _kind._arguments = [(name, argument) for name, argument in _found if argument is not None]
-    _kind._known = set()
+    _names, _given = _kind.__struct_fields__, _kind.__struct_defaults__
+    # Not by `msgspec.structs.fields`, which resolves every annotation anew: that takes a millisecond for all.
+    _types = {name: of for base in reversed(_kind.__mro__) for name, of in getattr(base, "__annotations__", {}).items()}
+    _kind.defaults = dict(zip(_names, (*[NODEFAULT] * (len(_names) - len(_given)), *_given), strict=True))
+    _kind.parameters = tuple(name for name in _names if name not in (*_kind.options, *_kind.extras))
+    _kind._checks = [(each, _SHOWN.get(each, each), CHECKS[_types[each]]) for each in _names if _types[each] in CHECKS]

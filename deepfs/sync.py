@@ -19,9 +19,8 @@ import anyio
 from anyio.lowlevel import RunVar, checkpoint
 
 from deepfs.threads.background import BackgroundCall, background_loop
-from deepfs.threads.loop_bridge import LoopCallbacks, loop_callbacks, runs_loop, this_thread
+from deepfs.threads.loop_bridge import LoopCallbacks, finish, loop_callbacks, runs_loop, this_thread
 from deepfs.threads.pool import is_worker
-from deepfs.threads.tasks import finish
 
 __all__ = [
     "BLOCKS_INLINE",
@@ -106,7 +105,12 @@ def run_sync(function: Callable[..., Awaitable[T]] | Awaitable[T], /, *args: Any
     """
     loop = background_loop()
     try:
-        _check_may_wait()
+        if loop.is_here():
+            raise RuntimeError("run_sync was called on deepfs's own event loop: await the async method instead")
+        if is_worker():
+            raise RuntimeError("a finaliser called run_sync on a thread that does deepfs's own work")
+        if sys.is_finalizing():
+            raise RuntimeError("run_sync was called as the interpreter ends, when event loops and threads run no more")
         call = BackgroundCall(functools.partial(_await, function, args, kwargs))
         running = loop.take(call)
     except RuntimeError:
@@ -118,16 +122,6 @@ def run_sync(function: Callable[..., Awaitable[T]] | Awaitable[T], /, *args: Any
         return call.wait(running)
     finally:
         _discard(function)
-
-
-def _check_may_wait() -> None:
-    """Raise RuntimeError if the calling thread would wait for itself, or for threads that no longer run."""
-    if background_loop().is_here():
-        raise RuntimeError("run_sync was called on deepfs's own event loop: await the async method instead")
-    if is_worker():
-        raise RuntimeError("a finaliser called run_sync on a thread that does deepfs's own work")
-    if sys.is_finalizing():
-        raise RuntimeError("run_sync was called as the interpreter ends, when event loops and threads run no more")
 
 
 # --- inline calls ---
@@ -273,12 +267,6 @@ def name_like(method: Callable[..., Any], like: Callable[..., Any], name: str) -
     return method
 
 
-def _would_wait_for_itself(backend: object) -> bool:
-    """Whether the calling thread runs the loop that it would wait for, which would never end."""
-    is_bound = getattr(backend, "bound_to_this_thread", None)
-    return background_loop().is_here() or (is_bound is not None and is_bound())
-
-
 def call_sync(backend: object, call: Callable[[], Coroutine[Any, Any, T]], name: str, instead: str) -> T:
     """Run an async call that waits only for `backend`, in the way the sync methods of `backend` run theirs.
 
@@ -293,7 +281,8 @@ def call_sync(backend: object, call: Callable[[], Coroutine[Any, Any, T]], name:
     """
     if getattr(backend, "is_synchronous", False):
         return _run_inline(call())
-    if _would_wait_for_itself(backend):
+    is_bound = getattr(backend, "bound_to_this_thread", None)
+    if background_loop().is_here() or (is_bound is not None and is_bound()):
         raise RuntimeError(f"{name} would block the event loop that has to do its work: await {instead} instead")
     return run_sync(call) if this_thread.served is None else _on_served_loop(this_thread.served, call)
 

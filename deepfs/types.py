@@ -178,15 +178,11 @@ class FileDataV1(Record, frozen=True, eq=False):
     modified_at: str | None = None
 
 
-def _utf_8() -> Encoding:
-    return "utf-8"
-
-
 class FileDataV2(Record, frozen=True, eq=False):
     """A stored file: its text, or its bytes as base64. Timestamps are ISO 8601, UTC, microseconds."""
 
     content: str
-    encoding: Encoding = field(default_factory=_utf_8)  # As a plain default it would be left out of JSON.
+    encoding: Encoding = field(default_factory=lambda: "utf-8")  # As a plain default it would be left out of JSON.
     created_at: str | None = None
     modified_at: str | None = None
     mime_type: str | None = None
@@ -276,12 +272,6 @@ def _fits(needed: dict[str, Any], name: str, value: object, kind: type[Record]) 
     return True
 
 
-def _file_data(value: Any) -> Any:
-    """`value`, converted to a record of its format if it is a dict."""
-    is_v1 = isinstance(value, dict) and isinstance(value.get("content"), list)
-    return _record(value, FileDataV1 if is_v1 else FileDataV2)
-
-
 class LsResult(Result[list[FileInfo]]):
     """The direct children of a directory, sorted by path; `skipped` counts those whose names are no text (UTF-8)."""
 
@@ -320,7 +310,9 @@ class ReadRawResult(Result[FileDataV1 | FileDataV2]):
     data: FileDataV1 | FileDataV2 | None = None
 
     def __post_init__(self) -> None:
-        self.data = _file_data(self.data)
+        given: Any = self.data
+        is_v1 = isinstance(given, dict) and isinstance(given.get("content"), list)
+        self.data = _record(given, FileDataV1 if is_v1 else FileDataV2)
 
 
 class GrepResult(Result[list[GrepMatch]]):

@@ -133,7 +133,7 @@ class FilesChannel(_SavedChannel):
         before = self.value if self.is_available() else {}
         if any(_replaces(value) for value in values):
             self._replace(values)
-        elif len(values) > 1 and not all(map(_is_operation, values)):
+        elif len(values) > 1 and not all(not value or operation_in(value) for value in values):
             self._merge(before, values)
         else:
             self.value = fold(before, values)
@@ -204,10 +204,6 @@ def _replaces(value: Any) -> bool:
     if isinstance(value, Mapping):
         return value.keys() == {_OVERWRITE} or (value.get("type") == _OVERWRITE and "value" in value)
     return isinstance(value, Overwrite)
-
-
-def _is_operation(value: Any) -> bool:
-    return not value or operation_in(value) is not None
 
 
 # --- conflicts -------------------------------------------------------------------------------------------------------

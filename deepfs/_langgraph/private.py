@@ -34,13 +34,13 @@ from langgraph.graph.message import _messages_delta_reducer
 from langgraph.runtime import Runtime, get_runtime
 from langgraph.store.base import BaseStore, Op, PutOp, Result
 from langgraph.store.memory import InMemoryStore
+from msgspec import Struct
 
 from deepfs._deprecated import warn_deprecated
 from deepfs._drivers import condition_of, failure_by
 from deepfs.errors import BackendError, DeepFSError, OutsideGraphError
 from deepfs.threads import pool
-from deepfs.threads.loop_bridge import running_asyncio_loop
-from deepfs.threads.tasks import call_on
+from deepfs.threads.loop_bridge import call_on, running_asyncio_loop
 
 T = TypeVar("T")
 Channel: TypeAlias = BaseChannel[Any, Any, Any]
@@ -102,7 +102,7 @@ def run_in(config: Mapping[str, Any]) -> Any:
     return configurable.get(RUN) or configurable.get("run_id") or metadata.get("run_id")
 
 
-class RunningTask(NamedTuple):
+class RunningTask(Struct, frozen=True):
     """The running task, and how it reads and writes the state of its graph."""
 
     channels: Mapping[str, Channel]
@@ -195,7 +195,7 @@ messages_reducer: Final = _messages_delta_reducer
 # --- stores and the runtime ------------------------------------------------------------------------------------------
 
 
-class Caller(NamedTuple):
+class Caller(Struct, frozen=True):
     """For whom an operation runs, where that is another one than the caller of the running node."""
 
     runtime: Runtime[Any] | None = None
@@ -374,7 +374,7 @@ async def get_in_batch(store: BaseStore, namespace: tuple[str, ...], key: str) -
     return await _ask(store, lambda: store.aget(namespace, key), finishes=False)
 
 
-class StoreSession(NamedTuple):
+class StoreSession(Struct, frozen=True):
     """The connection of a store over SQL, which nothing else uses meanwhile."""
 
     connection: Any
@@ -387,12 +387,8 @@ async def with_session(
 ) -> T:
     """Run `work` with the connection of `store`, on the same event loop and with the same errors as `batch`.
 
-    `database_kind` must not return None for the store.
-
-    Args:
-        store: The store.
-        work: Must end its transactions also if it is cancelled, as at the end of the event loop.
-        changes: Whether `work` may begin a transaction. It then runs to its end, even if the caller is cancelled.
+    `database_kind` must not return None for the store. `work` must end its transactions also if it is cancelled, as at
+    the end of the event loop. If it `changes` something, it runs to its end, even if the caller is cancelled.
     """
     is_sqlite = database_kind(store) == "sqlite"
     opened = _sqlite_session if is_sqlite else _postgres_session

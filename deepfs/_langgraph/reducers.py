@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence, Sized
 from contextlib import suppress
 from functools import lru_cache
 from itertools import chain
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from msgspec import MsgspecError, Struct, json
 
@@ -83,11 +83,6 @@ class WriteOperation(Struct, frozen=True, omit_defaults=True):
     step: int | None = None
     node: str = ""
 
-    @property
-    def deletes_only(self) -> bool:
-        """Whether the operation writes no file."""
-        return all(change.result is None for change in self.paths.values())
-
     def as_seen_by_siblings(self, *, mergeable: bool) -> "WriteOperation":
         """The operation as other tasks see it: based on the start of the superstep, with places only if `mergeable`."""
         alone = {
@@ -152,12 +147,7 @@ def _decode(header: str) -> WriteOperation | None:
         return None
 
 
-def _collide(one: Places, other: Places) -> bool:
-    """Whether two changes of one file cannot both take effect."""
-    return one is None or other is None or not disjoint(one, other)
-
-
-class WriteRecord(NamedTuple):
+class WriteRecord(Struct, frozen=True):
     """The changes of one file by operations that took effect: the last change of each task."""
 
     origin: str | None
@@ -177,7 +167,10 @@ class WriteRecord(NamedTuple):
         own = self.parts.get(task)
         if change.base != (self.origin if own is None else own.result):
             return True
-        return any(_collide(change.places, other.places) for other in self.others(task))
+        return any(
+            change.places is None or other.places is None or not disjoint(change.places, other.places)
+            for other in self.others(task)
+        )
 
 
 class StepLog:
@@ -218,24 +211,20 @@ class StepLog:
 
     def collisions(self, operation: WriteOperation) -> list[str]:
         """The paths on which `operation` conflicts with the operations in the log."""
-        agreed = {path for path in operation.paths if self._is_gone(path)} if operation.deletes_only else set()
-        return [
-            path
-            for path, change in operation.paths.items()
-            if path not in agreed and self._collides(operation.task, path, change)
-        ]
+        deletes_only = all(change.result is None for change in operation.paths.values())
+        lost: list[str] = []
+        for path, change in operation.paths.items():
+            if deletes_only and path in self.records and not self.records[path].exists:
+                continue  # Both deleted the file.
+            if self.record(path, change).refuses(operation.task, change) or (
+                change.kind == "create" and self._is_in_the_way(path)
+            ):
+                lost.append(path)
+        return lost
 
     def record(self, path: str, change: RecordedChange) -> WriteRecord:
         known = self.records.get(path)
         return known if known is not None and known.origin == change.origin else WriteRecord(change.origin, {})
-
-    def _is_gone(self, path: str) -> bool:
-        """Whether a task deleted the file at `path`."""
-        return path in self.records and not self.records[path].exists
-
-    def _collides(self, task: str, path: str, change: RecordedChange) -> bool:
-        refused = self.record(path, change).refuses(task, change)
-        return refused or (change.kind == "create" and self._is_in_the_way(path))
 
     def _is_in_the_way(self, path: str) -> bool:
         """Whether tasks have put a file above `path` or beneath it."""
@@ -289,7 +278,7 @@ def fold(files: Mapping[str, Any] | None, writes: Iterable[Mapping[str, Any] | N
     return reducer.result()
 
 
-class _Memory(NamedTuple):
+class _Memory(Struct, frozen=True):
     """What later writes of a superstep need to know of its earlier ones."""
 
     log: StepLog

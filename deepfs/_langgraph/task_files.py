@@ -332,7 +332,11 @@ class TaskFiles:
             return
         running = self._running
         self._task.catch_up()
-        paths = {change.path: self._next_change(change) for change in changes}
+        earlier = self._task.changes
+        paths = {
+            each.path: next_change(earlier.get(each.path), _base(each), _version(each.after), _places(each))
+            for each in changes
+        }
         operation = WriteOperation(paths, running.task, running.step, running.node)
         if running.is_over:
             raise BackendError(changes[0].path, _ENDED)
@@ -350,10 +354,6 @@ class TaskFiles:
                 with suppress(ValueError):
                     running.writes.remove(cast("Any", each))
             raise BackendError(changes[0].path, _ENDED)
-
-    def _next_change(self, change: Change) -> RecordedChange:
-        earlier = self._task.changes.get(change.path)
-        return next_change(earlier, _base(change), _version(change.after), _places(change))
 
     def _check(self, operation: WriteOperation) -> None:
         """Raise if `operation` conflicts with the writes of other tasks."""

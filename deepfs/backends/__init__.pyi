@@ -1,3 +1,4 @@
+from deepfs._langgraph.private import BackendContext as BackendContext
 from deepfs.backends.composite import CompositeBackend as CompositeBackend
 from deepfs.backends.filesystem import FilesystemBackend as FilesystemBackend
 from deepfs.backends.flat import FlatBackend as FlatBackend
@@ -15,7 +16,6 @@ from deepfs.backends.sqlite import SqliteBackend as SqliteBackend
 from deepfs.backends.state import StateBackend as StateBackend
 from deepfs.backends.store import NamespaceFactory as NamespaceFactory
 from deepfs.backends.store import StoreBackend as StoreBackend
-from deepfs.compat.factories import BackendContext as BackendContext
 from deepfs.sandboxes.base import BaseSandbox as BaseSandbox
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox as BubblewrapSandbox
 from deepfs.sandboxes.landlock import LandlockSandbox as LandlockSandbox

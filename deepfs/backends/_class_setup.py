@@ -11,7 +11,7 @@ from contextlib import aclosing, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from typing import Any, Final, TypeAlias, TypeVar
 
-from msgspec.structs import fields, replace
+from msgspec.structs import replace
 
 from deepfs.backends.foreign import MISSING, V1_NAMES, adapters, add_v1_names, complete_answer, is_v1, shows_file
 from deepfs.errors import AlreadyExistsError, ConflictError, DeepFSError, NotSupportedError
@@ -253,7 +253,7 @@ class _DefinedMethod:
         own = list(inspect.signature(method).parameters.values())[1:]
         self._takes_all = any(each.kind is each.VAR_KEYWORD for each in own)
         own = [each for each in own if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
-        ours = {each.name: each.default for each in fields(kind) if each.name not in kind.extras}
+        ours = {name: default for name, default in kind.defaults.items() if name not in kind.extras}
         placed = [each.name for each in own if each.kind is not each.KEYWORD_ONLY]
         self._by_place = placed[len(kind.parameters) :]
         self._respelled = dict(zip(placed, kind.parameters, strict=False))
@@ -281,9 +281,7 @@ class _DefinedMethod:
         args = [*args, *by_place[len(self._by_place) :]]  # Too many are refused by `called`.
         given = dict(zip(self._by_place, by_place, strict=False))
         given |= {self._respelled.get(name, SPELLINGS.get(name, name)): value for name, value in kwargs.items()}
-        more = (
-            given.keys() - {each.name for each in fields(self.kind)} if self._takes_all else given.keys() & self._more
-        )
+        more = given.keys() - self.kind.defaults.keys() if self._takes_all else given.keys() & self._more
         own = {name: given.pop(name) for name in more}
         unsaid = self._defaults.keys() - given.keys() - {*self.kind.parameters[: len(args)]}
         operation = self.kind.from_call(args, given | {name: self._defaults[name] for name in unsaid})

@@ -143,7 +143,7 @@ def register(adapters: Adapters) -> None:
 def adapters() -> Adapters:
     """The registered adapters; imports those of `deepfs.compat` if there are none yet."""
     if not _registered:
-        import_module("deepfs.compat.factories")
+        import_module("deepfs.compat.adapters")
     return _registered[0]
 
 

@@ -28,7 +28,7 @@ from deepfs.sync import is_inline
 from deepfs.text import paths
 from deepfs.text.access import access_at, current_access
 from deepfs.text.arguments import check_string
-from deepfs.threads.tasks import is_stray
+from deepfs.threads.loop_bridge import is_stray
 from deepfs.types import (
     GlobResult,
     GrepResult,

@@ -19,8 +19,7 @@ from deepfs.text import paths, records
 from deepfs.text.flat_tree import Change
 from deepfs.text.lines import version
 from deepfs.threads.forks import ForkSafeLock, after_fork
-from deepfs.threads.loop_bridge import ThreadEvent, loop_callbacks
-from deepfs.threads.tasks import start_task
+from deepfs.threads.loop_bridge import ThreadEvent, loop_callbacks, start_task
 from deepfs.types import ChangeEvent, ChangeKind
 
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""Adapts backends of the V1 protocol, and of the protocol of deepagents, to that of deepfs.
+"""Adapts backends of the V1 protocol, of the protocol of deepagents, and factories of backends, to that of deepfs.
 
 V1 backends are synchronous: `ls_info`, `read` with numbered text, `grep_raw`, `glob_info`, `write` that only creates,
 `edit`, and perhaps `upload_files`, `download_files`, `delete`, `execute`. They run in worker threads.
@@ -9,13 +9,17 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
-from deepfs.backends import foreign as answers
+from deepfs._deprecated import already_warned, warn_deprecated
+from deepfs.backends import foreign
 from deepfs.backends._trees import list_tree
-from deepfs.backends.foreign import V1_NAMES, is_v1, shows_file, takes_option
+from deepfs.backends.foreign import V1_NAMES, Adapters, is_v1, register, shows_file, takes_option
+from deepfs.backends.namespace import Choice
 from deepfs.backends.protocol import (
+    BACKEND_TYPES,
     AnyBackendProtocol,
+    BackendFactory,
     BackendProtocol,
     Capabilities,
     SandboxBackendProtocol,
@@ -60,17 +64,6 @@ from deepfs.types import (
     WriteResult,
     failure,
 )
-
-__all__ = [
-    "AdaptedBackend",
-    "AdaptedSandbox",
-    "Call",
-    "adapt_backend_protocol",
-    "adapt_sandbox_protocol",
-    "awaitable",
-    "caller_of",
-    "own_instead",
-]
 
 ResultT = TypeVar("ResultT", bound=Result)
 
@@ -120,9 +113,6 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
     V1 is recognised by the methods of the class. An operation that the backend lacks is `unsupported` or built from
     others: `if_match` is checked within the process, and a search that the backend does not offer reads the files into
     memory.
-
-    Args:
-        backend: The backend to adapt.
     """
 
     def __init__(self, backend: Any) -> None:
@@ -144,11 +134,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         return flat_place(("adapted", id(self.adapted)), paths.normalize(path))
 
     def sandbox_path(self, path: str) -> str:
-        """The path of a file for commands, which a `virtual_mode` of deepagents does not change.
-
-        Args:
-            path: The path for file operations.
-        """
+        """The path for commands of a file; a `virtual_mode` of deepagents does not change what they see."""
         is_virtual = getattr(self.adapted, "virtual_mode", False) is True
         return paths.join(str(getattr(self.adapted, "cwd", "/")), path.lstrip("/")) if is_virtual else path
 
@@ -178,10 +164,10 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
     async def als(self, path: str) -> LsResult:
         path = paths.normalize(path)
         answer = await self._require("ls")(path)
-        failed = answers.failure_in(answer, LsResult, path)
+        failed = foreign.failure_in(answer, LsResult, path)
         if failed is not None:
             return failed
-        entries = answers.children(answer, path)
+        entries = foreign.children(answer, path)
         if path != "/" and not entries:
             await self._require_directory(path)
         return LsResult(entries=entries)
@@ -189,7 +175,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
     async def _require_directory(self, path: str) -> None:
         """Raise unless `path` is a directory; its parent shows it, since a file or nothing may list as empty, too."""
         above = await self._require("ls")(paths.parent(path))
-        known = {info.path.rstrip("/"): info for info in answers.children(above, paths.parent(path))}
+        known = {info.path.rstrip("/"): info for info in foreign.children(above, paths.parent(path))}
         if path not in known:
             raise NotFoundError(path)
         if not known[path].is_dir:
@@ -197,8 +183,8 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
 
     async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
         path, offset, limit = paths.normalize(path), max(offset, 0), max(limit, 0)
-        answer = await self._require("read")(path, offset, limit + answers.PROBE)
-        return await self._unless_directory(answers.read_result(answer, path, offset, limit), path)
+        answer = await self._require("read")(path, offset, limit + foreign.PROBE)
+        return await self._unless_directory(foreign.read_result(answer, path, offset, limit), path)
 
     async def _unless_directory(self, result: ResultT, path: str) -> ResultT:
         """Return `result`. Raises IsDirectoryError if no file was found and `path` is a directory."""
@@ -218,10 +204,10 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         files = FileFilter(request)
         path = files.root
         answer = await self._require("glob")(request.pattern, path)
-        failed = answers.failure_in(answer, GlobResult, path)
+        failed = foreign.failure_in(answer, GlobResult, path)
         if failed is not None:
             return failed
-        matches = [info for info in answers.infos(answer, "matches", path) if not info.is_dir and info.path in files]
+        matches = [info for info in foreign.infos(answer, "matches", path) if not info.is_dir and info.path in files]
         if not matches and path != "/":
             await self._require_directory(path)
         return GlobResult(
@@ -238,10 +224,10 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
             await run_search(search.scan_all)
             return search.result()
         answer = await self._require("grep")(request.pattern, path, request.glob)
-        failed = answers.failure_in(answer, GrepResult, path)
+        failed = foreign.failure_in(answer, GrepResult, path)
         if failed is not None:
             return failed
-        found = [match for match in answers.match_list(answer, path) if match.path in grep.files]
+        found = [match for match in foreign.match_list(answer, path) if match.path in grep.files]
         if not found and path != "/":
             with suppress(NotDirectoryError):  # A file may be searched, too.
                 await self._require_directory(path)
@@ -282,7 +268,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
                 raise AlreadyExistsError(path)
             if exists and self.is_v1:
                 return await self._replace(path, content)
-            return answers.change_result(await self._require("write")(path, content), WriteResult, path)
+            return foreign.change_result(await self._require("write")(path, content), WriteResult, path)
 
     async def _exists(self, path: str, *, replaces: bool) -> bool:
         """Whether a file is at `path`.
@@ -308,7 +294,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
 
     async def _has_children(self, path: str) -> bool:
         try:
-            return bool(answers.children(await self._require("ls")(path), path))
+            return bool(foreign.children(await self._require("ls")(path), path))
         except (NotDirectoryError, NotSupportedError):
             return False
 
@@ -317,7 +303,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
             return await self.aread(path, 0, 1)
         except InvalidContentError:
             return ReadResult()
-        except answers.MISSING:
+        except foreign.MISSING:
             return failure(ReadResult, NotFoundError(path))
 
     async def _replace(self, path: str, content: str) -> WriteResult:
@@ -325,7 +311,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         upload = self._call("upload_files")
         if upload is None:
             raise NotSupportedError(None, f"{type(self.adapted).__name__} cannot replace a file; edit it instead")
-        [outcome] = answers.outcome_list(await upload([(path, content.encode())]), [path], FileUploadResponse)
+        [outcome] = foreign.outcome_list(await upload([(path, content.encode())]), [path], FileUploadResponse)
         if outcome.error is not None:
             return failure(WriteResult, error_about(outcome.error, path, "it cannot be replaced"))
         return WriteResult(path=path)
@@ -349,7 +335,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         async with self._hold(path):
             await self._check_version(path, if_match)
             answer = await self._require("edit")(path, old, new, replace_all)
-            return await self._unless_directory(answers.change_result(answer, EditResult, path), path)
+            return await self._unless_directory(foreign.change_result(answer, EditResult, path), path)
 
     async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
         path = paths.normalize(path)
@@ -361,7 +347,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
                     raise IsDirectoryError(path)
                 if version(await download_file(self._whole, path)) != if_match:
                     raise ConflictError(path)
-            return answers.change_result(await self._require("delete")(path), DeleteResult, path)
+            return foreign.change_result(await self._require("delete")(path), DeleteResult, path)
 
     # --- bytes and commands ---
 
@@ -383,7 +369,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
             paths.normalize(one.paths[0])
 
         async def run(valid: Batch) -> list[Any]:
-            return answers.outcome_list(await call([*valid.items]), valid.paths, batch.item)
+            return foreign.outcome_list(await call([*valid.items]), valid.paths, batch.item)
 
         try:
             return await batch.where(check, run)
@@ -475,3 +461,50 @@ def _real_path(backend: Any, path: str) -> str | None:
         return None
     mount = path if inner == "/" else path.removesuffix(inner)
     return None if real is None else paths.join(mount or "/", real.lstrip("/"))
+
+
+# --- factories (deprecated): functions that take the runtime and return a backend ---
+
+
+def backend_from(meant: BACKEND_TYPES) -> BackendProtocol:
+    """Return a backend of deepfs for a backend of any protocol, or for a factory (deprecated).
+
+    Raises TypeError for any other value.
+    """
+    if callable(meant) and not isinstance(meant, type) and not hasattr(meant, "read"):
+        warn_deprecated("backend factories are deprecated: pass the backend itself, it finds the runtime by itself")
+        return FactoryBackend(meant)
+    return adapt_backend_protocol(cast("AnyBackendProtocol", meant))
+
+
+class FactoryBackend(BackendProtocol):
+    """Passes each operation to a new backend, which a factory makes for the runtime of the running node.
+
+    The factory gets a `BackendContext`, or None outside a graph. If it fails, or returns no backend, the operation
+    fails with `backend_error`, and nothing is read or written. Commands are not offered, since only a call of the
+    factory shows whether its backend runs them.
+
+    Args:
+        factory: The factory. It is called in the task that awaits the operation.
+    """
+
+    capabilities: Capabilities = Capabilities(has_links=True)  # It is not known before a call.
+
+    def __init__(self, factory: BackendFactory) -> None:
+        self._choice: Choice[BackendProtocol] = Choice("backend", factory, adapt_backend_protocol, is_place=False)
+        self._warned: set[str] = set()
+
+    def current(self) -> BackendProtocol:
+        """Make the backend for the running node.
+
+        Raises:
+            BackendError: If the factory fails, or returns no backend.
+        """
+        with already_warned(self._warned):
+            return self._choice()
+
+    async def run(self, operation: Operation) -> Any:
+        return await self.current().arun(operation)
+
+
+register(Adapters(backend=backend_from, older=AdaptedBackend))

@@ -22,12 +22,13 @@ from deepfs.compat.adapters import (
     AdaptedBackend,
     AdaptedSandbox,
     Call,
+    FactoryBackend,
     adapt_backend_protocol,
     awaitable,
+    backend_from,
     caller_of,
     own_instead,
 )
-from deepfs.compat.factories import FactoryBackend, backend_from
 from deepfs.errors import DeepFSError, ErrorCode, InvalidPathError, NotSupportedError, quote
 from deepfs.operations import Batch, DownloadFiles, UploadFiles
 from deepfs.sandboxes.base import BaseSandbox
@@ -36,7 +37,6 @@ from deepfs.text import paths
 from deepfs.threads.loop_bridge import on_asyncio
 from deepfs.types import (
     EditResult,
-    ExecuteResponse,
     FileDataV2,
     GlobResult,
     GrepResult,
@@ -47,19 +47,6 @@ from deepfs.types import (
     error_from,
     failure,
 )
-
-__all__ = [
-    "SANDBOX_BINARY_BYTES",
-    "SHOWN_EXTENSIONS",
-    "DeepagentsBackend",
-    "DeepagentsSandbox",
-    "ToDeepagents",
-    "ToDeepagentsComposite",
-    "ToDeepagentsOnDisk",
-    "ToDeepagentsSandbox",
-    "from_deepagents",
-    "to_deepagents",
-]
 
 # --- results of deepagents, with the texts that its tools and rules search for ---------------------------------------
 
@@ -142,15 +129,12 @@ def peer_matches(result: GrepResult, pattern: str) -> peer.GrepResult:
             if side in match:
                 beside = [line for line in match[side] if (match["path"], line["line"]) not in lines]
                 match[side] = [line for line in beside if pattern not in line["text"]]
-    return peer.GrepResult(error=_with_skipped(result), matches=matches, truncated=result.truncated)
-
-
-def _with_skipped(result: GrepResult) -> str | None:
-    if not result.skipped:
-        return result.error
-    files = "1 file" if result.skipped == 1 else f"{result.skipped:,} files"
-    skipped = f"Error: {files} could not be searched: binary, too large or unreadable"
-    return skipped if result.error is None else f"{result.error}\n{skipped}"
+    error = result.error
+    if result.skipped:
+        files = "1 file" if result.skipped == 1 else f"{result.skipped:,} files"
+        skipped = f"Error: {files} could not be searched: binary, too large or unreadable"
+        error = skipped if error is None else f"{error}\n{skipped}"
+    return peer.GrepResult(error=error, matches=matches, truncated=result.truncated)
 
 
 def peer_files(result: GlobResult) -> peer.GlobResult:
@@ -159,12 +143,6 @@ def peer_files(result: GlobResult) -> peer.GlobResult:
     return peer.GlobResult(
         error=_bare(result.error), matches=_plain(result.matches), truncated=result.truncated, truncation_reason=reason
     )
-
-
-def peer_execution(done: ExecuteResponse) -> peer.ExecuteResponse:
-    """Convert the result of a command; if its time was up, the exit code is 124."""
-    exit_code = done.exit_code if done.timed_out is None else _TIMED_OUT
-    return peer.ExecuteResponse(output=done.output, exit_code=exit_code, truncated=done.truncated)
 
 
 # --- backends --------------------------------------------------------------------------------------------------------
@@ -223,9 +201,6 @@ class ToDeepagents(peer.BackendProtocol):
     """The operations of deepagents on a backend of deepfs; the sync ones are generated.
 
     Rules of deepagents match the text of a path, so a path that is not in normal form is refused.
-
-    Args:
-        inner: The backend.
     """
 
     def __init__(self, inner: BackendProtocol) -> None:
@@ -341,7 +316,8 @@ class ToDeepagentsSandbox(ToDeepagents, peer.SandboxBackendProtocol):
             )
         except NotSupportedError as error:
             raise NotImplementedError(str(error)) from error
-        return peer_execution(done)
+        exit_code = done.exit_code if done.timed_out is None else _TIMED_OUT
+        return peer.ExecuteResponse(output=done.output, exit_code=exit_code, truncated=done.truncated)
 
 
 class ToDeepagentsOnDisk(ToDeepagents, PeerFilesystemBackend):
@@ -383,13 +359,7 @@ class ToDeepagentsComposite(ToDeepagents, PeerCompositeBackend):
     """The operations of deepagents on a backend that mounts backends, or on a wrapper of one.
 
     deepagents reads `default` and `routes` to resolve links and to find files in state and the backend that runs
-    commands; all operations are those of `inner`.
-
-    Args:
-        inner: The backend.
-        default: Its default backend.
-        routes: Its mounts by path.
-        artifacts_root: The directory in which middleware stores its files.
+    commands; all operations are those of `inner`. Middleware stores its files in `artifacts_root`.
     """
 
     def __init__(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from deepfs.backends.protocol import BACKEND_TYPES
-from deepfs.compat.factories import backend_from
+from deepfs.compat.adapters import backend_from
 from deepfs.errors import ErrorCode
 from deepfs.text import paths
 from deepfs.text.entries import EntryChange

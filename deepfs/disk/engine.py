@@ -31,8 +31,6 @@ from deepfs.text.entries import EntryChange, StoragePlace, TreeListing
 from deepfs.text.paths import name, parent
 from deepfs.threads.deadline import Deadline
 
-__all__ = ["Disk"]
-
 _MAX_VIEWS = 64
 
 
@@ -97,10 +95,7 @@ class Disk:
         """The same files, where every path that is used is checked first, with its symlinks resolved.
 
         Entries that are refused are left out of listings and walks. A directory is moved, copied or deleted only if
-        nothing beneath it is refused.
-
-        Args:
-            access: Raises the error of a refusal. None is this disk itself.
+        nothing beneath it is refused. None is this disk itself.
         """
         if access is None:
             return self
@@ -116,8 +111,7 @@ class Disk:
     def with_file_mode(self, mode: int | None) -> "Disk":
         """The same files, where writes and uploads make new files with these permission bits, less those of the umask.
 
-        Args:
-            mode: The permission bits. None is this disk itself.
+        None is this disk itself.
         """
         if mode is None:
             return self
@@ -135,16 +129,7 @@ class Disk:
     # --- reading ---
 
     def read_file(self, path: str, limit: int | None = None) -> tuple[bytes, os.stat_result]:
-        """The whole content and the status of a file.
-
-        Args:
-            path: A path to a file, or to a link to one.
-            limit: The most bytes; None for no limit.
-
-        Raises:
-            TooLargeError: The file is over `limit`.
-            NotFoundError, IsDirectoryError, PermissionDeniedError: There is no file, or it may not be read.
-        """
+        """The whole content and the status of a file; TooLargeError if it is over `limit` bytes."""
         with StorageErrors(path):
             descriptor, status = open_regular(self._root, path)
             try:
@@ -168,18 +153,9 @@ class Disk:
     ) -> Reading:
         """A window of a text file, or the whole of a binary file.
 
-        A file over `limits.judged` is read only to the end of the window; that part decides whether it is text.
-
-        Args:
-            path: A path to a file, or to a link to one.
-            offset: The first line, from 0.
-            limit: The most lines.
-            limits: Where reading stops, in bytes.
-            deadline: When to stop.
-
-        Raises:
-            TooLargeError: The window of text, or the binary file, is over its limit.
-            InvalidContentError: `offset` is past the end.
+        A file over `limits.judged` is read only to the end of the window; that part decides whether it is text. Raises
+        TooLargeError if the window or the binary file is over its limit, InvalidContentError if `offset` is past the
+        end.
         """
         with StorageErrors(path):
             return read_window(self._root, path, offset, limit, limits, deadline or Deadline())
@@ -223,23 +199,13 @@ class Disk:
 
         A symlink is listed as its target, or as a file without size if the target is missing or outside the root.
         Temporary files of this package are left out, and names that are not UTF-8 are counted only.
-
-        Args:
-            path: A path to a directory.
-            deadline: When to stop.
-
-        Raises:
-            NotDirectoryError: `path` is not a directory.
         """
         return list_directory(self._root, path, deadline or Deadline())
 
     def list_tree(self, path: str, deadline: Deadline | None = None, *, deleting: bool = False) -> TreeListing:
         """Every entry at or under `path`, and how many entries cannot be listed. Symlinks are listed as symlinks.
 
-        Args:
-            path: Where to start. If it is a file or a symlink, it is the only entry.
-            deadline: When to stop.
-            deleting: Whether entries that may not be deleted are left out and counted.
+        With `deleting`, entries that may not be deleted are left out and counted.
         """
         return list_tree(self._root, path, deadline or Deadline(), deleting=deleting)
 
@@ -254,14 +220,8 @@ class Disk:
         """The files at or beneath `path`, sorted by path, many at a time. Close the generator if you stop early.
 
         A symlink to a file is included if it stays inside the root; a symlink to a directory is not entered, so no
-        cycle is possible.
-
-        Args:
-            path: Where to start.
-            choice: Chooses the directories to enter and the files; None chooses all.
-            unreadable: Called with the path of each directory that cannot be read, and of each symlink that cannot be
-                followed because the system is short of file descriptors or memory.
-            deadline: When to stop.
+        cycle is possible. `unreadable` is called with the path of each directory that cannot be read, and of each
+        symlink that cannot be followed because the system is short of file descriptors or memory.
         """
         return Walk(self._root, deadline or Deadline(), choice, unreadable).runs(path)
 
@@ -277,14 +237,7 @@ class Disk:
         return unchanged if unchanged.is_possible else None
 
     def watch(self, path: str) -> DiskWatch:
-        """A watch of what is at and under a path. It has to be started, and to be closed.
-
-        Args:
-            path: The path, which need not exist.
-
-        Raises:
-            NotSupportedError: The system has no inotify.
-        """
+        """A watch of what is at and under a path, which need not exist. It has to be started, and to be closed."""
         return DiskWatch(self._root.plain, path)
 
     # --- changing ---
@@ -300,19 +253,8 @@ class Disk:
     ) -> None:
         """Put `data` at `path`, making the directories above it.
 
-        Args:
-            path: A path to a file, or to a link to one.
-            data: The whole content.
-            overwrite: Whether to replace a file that is there.
-            if_match: Replace the file only if it has this version; `overwrite` is then ignored.
-            deadline: When to give up where others hold the lock.
-
-        Raises:
-            AlreadyExistsError: A file is there, and neither `overwrite` nor `if_match` is set.
-            ConflictError: The file does not have the version `if_match`, or does not exist.
-            IsDirectoryError: A directory is there.
-            NotDirectoryError: A parent of `path` is a file.
-            PermissionDeniedError: The file may not be written.
+        Raises AlreadyExistsError if a file is there and neither `overwrite` nor `if_match` is set, ConflictError if the
+        file does not have the version `if_match`, or does not exist. With `if_match`, `overwrite` is ignored.
         """
         self._prepare()
         self._writer.write(path, data, deadline or Deadline(), overwrite=overwrite, if_match=if_match)
@@ -333,16 +275,8 @@ class Disk:
     ) -> None:
         """Replace the content of a file; it is locked from reading the old content to storing the new.
 
-        Args:
-            path: A path to a file, or to a link to one.
-            change: Returns the new content for the old; if it raises, the file stays unchanged.
-            if_match: Edit the file only if it has this version.
-            limit: The most bytes of the old content; None for no limit.
-            deadline: When to give up where others hold the lock.
-
-        Raises:
-            ConflictError: The file does not have the version `if_match`.
-            TooLargeError: The file is over `limit`.
+        If `change` raises, the file stays unchanged. Raises ConflictError if the file does not have the version
+        `if_match`, TooLargeError if it is over `limit` bytes.
         """
         self._prepare()
         self._make_root_of(path)
@@ -351,17 +285,8 @@ class Disk:
     def delete(self, path: str, deadline: Deadline | None = None, *, if_match: str | None = None) -> None:
         """Delete a file, a symlink, or a directory with all under it; the target of a symlink stays.
 
-        If something in a directory cannot be deleted, all the rest is, and the error names what stayed.
-
-        Args:
-            path: What to delete.
-            deadline: When to give up where others hold the lock.
-            if_match: Delete only this version of a file, or a symlink to a file of this version.
-
-        Raises:
-            ConflictError: The file does not have the version `if_match`.
-            IsDirectoryError: `if_match` is given for a directory.
-            PermissionDeniedError: `path` is the root, or something may not be deleted.
+        If something in a directory cannot be deleted, all the rest is, and the error names what stayed. With `if_match`
+        only this version of a file, or a symlink to a file of this version, is deleted.
         """
         self._prepare()
         self._make_root_of(path)
@@ -370,8 +295,7 @@ class Disk:
     def change_entry(self, change: EntryChange) -> None:
         """Make or remove one directory, or set a mode.
 
-        Raises:
-            AlreadyExistsError: A directory to be made is there already, or one to be removed is not empty.
+        Raises AlreadyExistsError if a directory to be made is there already, or one to be removed is not empty.
         """
         self._prepare()
         change_entry(self._root, change, durable=self._durable)
@@ -387,18 +311,9 @@ class Disk:
     ) -> None:
         """Move a file, a symlink, or a directory; at every instant it exists at `src` or at `dst`.
 
-        If both paths name the same entry, such as a symlink and the file that it leads to, nothing changes.
-
-        Args:
-            src: What to move.
-            dst: Where to; directories above it are made.
-            overwrite: Whether a file may replace a file. A directory is never replaced.
-            deadline: When to give up where others hold the lock.
-            progress: How far this move has come; a call that is repeated after LockHeldError gets the same.
-
-        Raises:
-            AlreadyExistsError, IsDirectoryError, NotDirectoryError: The entry at `dst` may not be replaced.
-            InvalidPathError: `dst` lies inside `src`.
+        If both paths name the same entry, such as a symlink and the file that it leads to, nothing changes. With
+        `overwrite` a file may replace a file, but a directory is never replaced. A call that is repeated after
+        LockHeldError gets the same `progress`.
         """
         self._prepare()
         self._make_root_of(src, dst)
@@ -408,18 +323,8 @@ class Disk:
     def copy(self, src: str, dst: str, *, overwrite: bool = False, deadline: Deadline | None = None) -> None:
         """Copy a file, a symlink, or a directory with all under it; the copy appears at `dst` once it is complete.
 
-        Symlinks are copied as symlinks.
-
-        Args:
-            src: What to copy.
-            dst: Where to; directories above it are made.
-            overwrite: Whether a file may replace a file. A directory is never replaced.
-            deadline: When to give up where others hold the lock.
-
-        Raises:
-            AlreadyExistsError: Something exists at `dst`, perhaps `src` itself under another name.
-            IsDirectoryError, NotDirectoryError: The entry at `dst` may not be replaced.
-            InvalidPathError: `dst` lies inside `src`.
+        Symlinks are copied as symlinks. `overwrite` is as in `move`. Raises AlreadyExistsError also if `dst` is `src`
+        itself under another name.
         """
         self._prepare()
         self._make_root_of(src, dst)

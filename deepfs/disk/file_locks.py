@@ -30,8 +30,6 @@ from deepfs.threads.forks import ForkSafeLock, after_fork
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["LockHeldError", "lock_file", "lock_if_unused", "lock_places", "when_free"]
-
 _log = logging.getLogger("deepfs")
 
 _T = TypeVar("_T")

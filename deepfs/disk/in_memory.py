@@ -15,7 +15,9 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from errno import EOPNOTSUPP
 from functools import cache
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
 
 from deepfs.disk.os_calls import (
     BENEATH,
@@ -43,10 +45,7 @@ from deepfs.disk.reading import (
 )
 from deepfs.disk.resolve import Root
 from deepfs.errors import DeepFSError
-from deepfs.text.access import AccessCheck
 from deepfs.threads.deadline import Deadline
-
-__all__ = ["MAX_BYTES", "FilesInMemory"]
 
 MAX_BYTES: Final = 256 * 1024
 """The largest file that is read here, which bounds the time of a call."""
@@ -154,7 +153,11 @@ class FilesInMemory:
         if start is None or PREFIX in path or "/.." in path:
             raise BlockingIOError
         if self._root.access is not None:
-            self._check_access(self._root.access, path)
+            # No link is followed, so what is checked is what is read. Where links lead to is checked by `Disk`.
+            try:
+                self._root.access.check(path, "source", path)
+            except DeepFSError as error:
+                raise BlockingIOError from error
         if start.device is None:
             return start.openat2(NOWHERE, start.root + path.encode(), _FIND)
         directory = start.openat2(NOWHERE, start.root, _ENTER)
@@ -165,13 +168,6 @@ class FilesInMemory:
             return start.openat2(directory, path[1:].encode(), _FIND_BENEATH)
         finally:
             release(directory)
-
-    def _check_access(self, access: AccessCheck, path: str) -> None:
-        # No link is followed, so what is checked is what is read. Where links lead to is checked by `Disk`.
-        try:
-            access.check(path, "source", path)
-        except DeepFSError as error:
-            raise BlockingIOError from error
 
     def _read(self, descriptor: int, size: int) -> bytes | bytearray:
         """The content of an open file of `size` bytes."""
@@ -193,7 +189,7 @@ class FilesInMemory:
 _OpenAt2 = Callable[[int, bytes, bytes], int]
 
 
-class _Start(NamedTuple):
+class _Start(Struct, frozen=True):
     openat2: _OpenAt2
     root: bytes
     """The host path of the root; empty if that is `/`."""

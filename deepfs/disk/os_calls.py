@@ -30,49 +30,6 @@ if sys.platform == "darwin":
 if TYPE_CHECKING:
     import ctypes
 
-__all__ = [
-    "BENEATH",
-    "HOW_BYTES",
-    "LATER_CLOSED",
-    "LINK_ERRORS",
-    "MAX_RACES",
-    "NEW",
-    "NOT_REGULAR",
-    "NOWHERE",
-    "NO_FOLLOW",
-    "NO_SYMLINKS",
-    "OPENAT2",
-    "OUTSIDE",
-    "PREFIX",
-    "READ",
-    "READ_DIRECTORY",
-    "SEARCH",
-    "TOO_MANY_LINKS",
-    "UPDATE",
-    "FileId",
-    "StorageErrors",
-    "attempts",
-    "check_platform",
-    "errno_of",
-    "file_id",
-    "file_system_type",
-    "is_shortage",
-    "is_temporary",
-    "link_target",
-    "may_change",
-    "open_as_owner",
-    "open_directory_in",
-    "open_how",
-    "open_unlinked",
-    "release",
-    "storage_error",
-    "sync",
-    "sync_directory",
-    "syscall_of",
-    "temporary_name",
-    "write_all",
-]
-
 # --- platforms -------------------------------------------------------------------------------------------------------
 
 
@@ -109,7 +66,6 @@ SEARCH: int = getattr(os, "O_PATH", os.O_RDONLY) | _DIRECTORY
 # --- names of temporary files ----------------------------------------------------------------------------------------
 
 PREFIX = ".~deepfs-"
-_is_temporary = re.compile(re.escape(PREFIX) + "[0-9a-f]{16}").fullmatch
 
 
 def temporary_name() -> str:
@@ -119,7 +75,7 @@ def temporary_name() -> str:
 
 def is_temporary(name: str) -> bool:
     """Whether `name` belongs to a temporary file, perhaps left by a process that was killed."""
-    return name.startswith(PREFIX) and _is_temporary(name) is not None
+    return name.startswith(PREFIX) and re.fullmatch("[0-9a-f]{16}", name[len(PREFIX) :]) is not None
 
 
 # --- calls -----------------------------------------------------------------------------------------------------------

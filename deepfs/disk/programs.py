@@ -14,18 +14,9 @@ import weakref
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
-__all__ = [
-    "ProgramPlace",
-    "add_root",
-    "directories_passed",
-    "find_programs",
-    "import_late_modules",
-    "interpreter_parts",
-    "is_safe",
-    "programs_on",
-]
+from msgspec import Struct
 
 _MOST_LINKS: Final = 40
 """As many as Linux follows in a path."""
@@ -79,7 +70,7 @@ def directories_passed(path: str) -> Iterator[str]:
         at, links = "/" if target.startswith("/") else at, links + 1
 
 
-class ProgramPlace(NamedTuple):
+class ProgramPlace(Struct, frozen=True):
     """A file or directory, and all that has to be as it was so that its path leads to it."""
 
     path: str

@@ -10,7 +10,9 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
 
 from deepfs.disk.os_calls import LATER_CLOSED, NOT_REGULAR, READ, FileId, file_id, release
 from deepfs.disk.resolve import Place, Root
@@ -20,35 +22,6 @@ from deepfs.threads.deadline import Deadline
 
 if sys.platform != "win32":
     import fcntl
-
-__all__ = [
-    "BLOCK",
-    "DEFAULT_LIMITS",
-    "MAX_WHOLE",
-    "UNIT",
-    "NotTextError",
-    "ReadLimits",
-    "Reading",
-    "Versioning",
-    "WindowScan",
-    "blocks",
-    "check_database",
-    "check_entry",
-    "check_opened",
-    "check_regular",
-    "is_database",
-    "is_used_database",
-    "is_version",
-    "modified_at",
-    "of_whole",
-    "open_regular",
-    "open_regular_at",
-    "read_descriptor",
-    "read_whole",
-    "read_window",
-    "refuse_used_database",
-    "regular_descriptor",
-]
 
 BLOCK = 256 * 1024
 
@@ -233,7 +206,7 @@ MAX_WHOLE = 1024 * 1024
 _COUNT_STEP = 4096
 
 
-class ReadLimits(NamedTuple):
+class ReadLimits(Struct, frozen=True):
     """Where reading stops, in bytes."""
 
     binary: int = 10 * 1024 * 1024
@@ -247,7 +220,7 @@ class ReadLimits(NamedTuple):
 DEFAULT_LIMITS = ReadLimits()
 
 
-class Reading(NamedTuple):
+class Reading(Struct, frozen=True):
     """The result of reading: a window of text, or the whole of a binary file."""
 
     status: os.stat_result

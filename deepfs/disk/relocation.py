@@ -6,7 +6,8 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from deepfs.disk.file_locks import LockHeldError, lock_places
 from deepfs.disk.os_calls import (
@@ -40,8 +41,6 @@ from deepfs.text import paths
 from deepfs.text.entries import Kind, check_target
 from deepfs.threads.deadline import Deadline
 
-__all__ = ["MoveProgress", "Relocator"]
-
 _REFUSALS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
@@ -55,7 +54,7 @@ class MoveProgress:
         """Whether all was copied, and only the source is left to be removed."""
 
 
-class _CopyTask(NamedTuple):
+class _CopyTask(Struct, frozen=True):
     """Both ends of a move or copy, as they were found: an existing source, and a destination that may exist."""
 
     src: str

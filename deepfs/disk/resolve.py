@@ -36,8 +36,6 @@ from deepfs.errors import (
 from deepfs.text.access import AccessCheck, Role, permits
 from deepfs.text.entries import StoragePlace
 
-__all__ = ["Place", "Root", "place_of"]
-
 _log = logging.getLogger("deepfs")
 
 _MAX_LINKS = 40

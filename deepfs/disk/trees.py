@@ -49,21 +49,6 @@ from deepfs.text.entries import (
 )
 from deepfs.threads.deadline import Deadline
 
-__all__ = [
-    "ContentId",
-    "Level",
-    "Stayed",
-    "Unlink",
-    "check_tree",
-    "content_id",
-    "delete",
-    "directories",
-    "fill_from",
-    "list_tree",
-    "remove_tree",
-    "tree_copy",
-]
-
 
 class Level(OpenDirectory):
     """A directory that `directories` yields; its reader adds the names `inside` it that are to be entered."""

@@ -23,8 +23,6 @@ from deepfs.text import paths as texts
 from deepfs.text.lines import has_plain_lines
 from deepfs.threads.deadline import Deadline
 
-__all__ = ["UnchangedFiles"]
-
 _SECOND: Final = 1_000_000_000
 _SLACK_NS: Final = 2 * _SECOND
 """How long before the start the last change must be. Some of the file systems store whole seconds."""

@@ -5,12 +5,11 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from errno import EACCES, ENOENT, EPERM
-from typing import Final
+from typing import Any, Final
 
 from deepfs.disk.engine import Disk
 from deepfs.disk.file_locks import LockHeldError
 from deepfs.disk.os_calls import LINK_ERRORS, NO_FOLLOW, READ_DIRECTORY, FileId, file_id, open_as_owner
-from deepfs.disk.relocation import MoveProgress
 from deepfs.disk.resolve import Root
 from deepfs.disk.trees import directories
 from deepfs.disk.writing import Upload, Writer
@@ -18,8 +17,6 @@ from deepfs.errors import DeepFSError, NotFoundError, QuotaExceededError
 from deepfs.text.entries import EntryChange
 from deepfs.threads.deadline import Deadline
 from deepfs.threads.forks import ForkSafeLock
-
-__all__ = ["BoundedDisk", "DiskUse", "disk_use"]
 
 _BLOCK: Final = 512
 _PAGE: Final = 4096
@@ -167,17 +164,9 @@ class BoundedDisk(Disk):
         super().__init__(root)
         self._use = use
 
-    def write_file(
-        self,
-        path: str,
-        data: bytes,
-        *,
-        overwrite: bool = False,
-        if_match: str | None = None,
-        deadline: Deadline | None = None,
-    ) -> None:
+    def write_file(self, path: str, data: bytes, *, deadline: Deadline | None = None, **options: Any) -> None:
         with self._room(path, len(data), deadline):
-            super().write_file(path, data, overwrite=overwrite, if_match=if_match, deadline=deadline)
+            super().write_file(path, data, deadline=deadline, **options)
 
     def _room(self, path: str, size: int, deadline: Deadline | None = None) -> AbstractContextManager[None]:
         """Room for `size` bytes at `path`: they replace a file, or take at least a page, as does each new directory."""
@@ -194,13 +183,7 @@ class BoundedDisk(Disk):
         return status.st_blocks * _BLOCK if status.st_nlink == 1 and stat.S_ISREG(status.st_mode) else 0
 
     def edit_file(
-        self,
-        path: str,
-        change: Callable[[bytes], bytes],
-        *,
-        if_match: str | None = None,
-        limit: int | None = None,
-        deadline: Deadline | None = None,
+        self, path: str, change: Callable[[bytes], bytes], *, deadline: Deadline | None = None, **options: Any
     ) -> None:
         with ExitStack() as rooms:
 
@@ -210,7 +193,7 @@ class BoundedDisk(Disk):
                 rooms.enter_context(self._use.room(path, growth, deadline or Deadline()))
                 return content
 
-            super().edit_file(path, reserve, if_match=if_match, limit=limit, deadline=deadline)
+            super().edit_file(path, reserve, deadline=deadline, **options)
 
     def upload(self, path: str) -> Upload:
         with self._use.room(path, 1, Deadline()):
@@ -220,17 +203,9 @@ class BoundedDisk(Disk):
         with self._room(change.path, 0) if change.change == "make_directory" else nullcontext():
             super().change_entry(change)
 
-    def move(
-        self,
-        src: str,
-        dst: str,
-        *,
-        overwrite: bool = False,
-        deadline: Deadline | None = None,
-        progress: MoveProgress | None = None,
-    ) -> None:
+    def move(self, src: str, dst: str, *, deadline: Deadline | None = None, **options: Any) -> None:
         with _room_above(self._use, self._root, dst, deadline or Deadline()):
-            super().move(src, dst, overwrite=overwrite, deadline=deadline, progress=progress)
+            super().move(src, dst, deadline=deadline, **options)
 
     def copy(self, src: str, dst: str, *, overwrite: bool = False, deadline: Deadline | None = None) -> None:
         # In whole pages; the copy of a sparse file is not sparse.

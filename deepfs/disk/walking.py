@@ -13,7 +13,9 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Set
 from contextlib import ExitStack, closing
 from itertools import islice
 from operator import attrgetter
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
+
+from msgspec import Struct
 
 from deepfs.disk.os_calls import (
     NO_FOLLOW,
@@ -42,21 +44,6 @@ from deepfs.text import paths
 from deepfs.text.access import AccessCheck, permits
 from deepfs.threads.deadline import Deadline
 from deepfs.types import FileInfo
-
-__all__ = [
-    "Choice",
-    "Descent",
-    "FileRun",
-    "FoundFile",
-    "Listing",
-    "OpenDirectory",
-    "Walk",
-    "is_shown",
-    "list_directory",
-    "open_directory",
-    "walk",
-]
-
 
 _OPEN_LEVELS = 8
 
@@ -300,7 +287,7 @@ class Choice(Protocol):
         """Those of the directories `names` in `directory` to enter, in their order."""
 
 
-class _Directories(NamedTuple):
+class _Directories(Struct, frozen=True):
     """Chooses all files, and the directories for whose paths `enter` returns True."""
 
     enter: Callable[[str], bool]
@@ -484,7 +471,7 @@ class Walk:
         return False
 
 
-class Listing(NamedTuple):
+class Listing(Struct, frozen=True):
     """Entries sorted by path, the path of a directory ending in `/`.
 
     `size` and `modified_at` of an entry are None if they are not known.

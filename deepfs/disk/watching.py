@@ -36,8 +36,6 @@ from deepfs.text import paths
 from deepfs.threads.deadline import Deadline
 from deepfs.types import ChangeEvent
 
-__all__ = ["CAN_WATCH", "DiskWatch"]
-
 CAN_WATCH: Final = sys.platform == "linux"
 """Whether this system has inotify."""
 

@@ -42,20 +42,6 @@ from deepfs.text import paths
 from deepfs.text.entries import EntryChange
 from deepfs.threads.deadline import Deadline
 
-__all__ = [
-    "NEW_MODE",
-    "Sweeper",
-    "Upload",
-    "Writer",
-    "change_entry",
-    "copy_access",
-    "create",
-    "discard",
-    "is_mounted",
-    "link_into_place",
-    "replace",
-]
-
 NEW_MODE = 0o666
 """The mode of a new file, before the umask is applied."""
 PRIVATE = 0o600

@@ -29,10 +29,15 @@ from deepfs.middleware.delegation import (
     task_config,
 )
 from deepfs.threads.background import background_loop, start_in_background
-from deepfs.threads.forks import after_fork
-from deepfs.threads.loop_bridge import LoopCallbacks, ThreadEvent, loop_callbacks, runs_loop, waiting_threads
-from deepfs.threads.native import Lock
-from deepfs.threads.tasks import start_task
+from deepfs.threads.forks import Lock, after_fork
+from deepfs.threads.loop_bridge import (
+    LoopCallbacks,
+    ThreadEvent,
+    loop_callbacks,
+    runs_loop,
+    start_task,
+    waiting_threads,
+)
 
 __all__ = ["BackgroundTasks"]
 

@@ -22,8 +22,7 @@ from deepfs.sync import in_thread, run_sync
 from deepfs.text.arguments import check_installed, check_integer, check_number, seconds_of
 from deepfs.text.lines import check_text
 from deepfs.text.visible import stop_note, time_up
-from deepfs.threads.loop_bridge import running_asyncio_loop
-from deepfs.threads.tasks import call_on
+from deepfs.threads.loop_bridge import call_on, running_asyncio_loop
 from deepfs.types import ExecuteResponse
 
 if TYPE_CHECKING:

@@ -50,8 +50,6 @@ from deepfs.threads.deadline import Deadline
 from deepfs.threads.forks import after_fork
 from deepfs.types import FileInfo, GlobResult, GrepMatch, GrepResult, attach_error
 
-__all__ = ["FEW", "LocalSearch"]
-
 FEW = 300
 """Trees of fewer files are searched without ripgrep: that takes as long as ripgrep takes to start and exit."""
 _MOST_PROCESSES = 4
@@ -500,11 +498,10 @@ class _Batch:
             # A program may have changed the file through its memory just now.
             if BOM.encode() not in lines and has_plain_lines(lines):
                 matches[path] = parse_numbered_matches(path, lines, needles) or {}
-        most_chars = sum(map(len, known.values()))
         for task in greps:
             if task.grep is not None and not task.is_over:
                 own = (by_needle.get(task.grep.query.pattern, ()) for by_needle in matches.values())
-                task.grep.add([*chain.from_iterable(own)], most_chars)
+                task.grep.add([*chain.from_iterable(own)])
         return {path for path, by_needle in matches.items() if by_needle}
 
     def _read(self, path: str) -> bytes | DeepFSError:

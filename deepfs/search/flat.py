@@ -36,11 +36,7 @@ async def run_search(
 ) -> T:
     """Carry out a search: in a worker thread, or directly if it is short or no event loop is running.
 
-    Args:
-        work: The search.
-        deadline: Its deadline; by default 60 seconds from when it begins.
-        is_short: Whether it takes less time than handing it to a worker thread.
-        storage: Identifies the storage: storages take turns in searching.
+    Without a deadline it has 60 seconds from when it begins. Storages take turns in searching.
     """
     await yield_to_loop()
     if is_short or is_inline():
@@ -130,11 +126,7 @@ class BatchedGrep:
         return self.scan(chosen, self._tree.contents or {}, deadline)
 
     def scan(self, paths: Iterable[str], contents: Mapping[str, FileDataV2], deadline: Deadline) -> bool:
-        """Search those of the files at `paths` that have `contents`.
-
-        Returns:
-            Whether the search needs more files.
-        """
+        """Search those of the files at `paths` that have `contents`; return whether the search needs more files."""
         self._grep.deadline = deadline
         try:
             for path in paths:

@@ -18,8 +18,6 @@ IgnoreOption: TypeAlias = Literal["git"] | Sequence[str] | None
 
 GITIGNORE = ".gitignore"
 
-_MAX_REMEMBERED = 10_000
-"""Names for which each set of rules caches whether a rule may match them."""
 _MAX_RULES = 4000
 _MAX_LINE = 4096
 _GROUP_OF = 64
@@ -29,7 +27,6 @@ _MAX_HINTS = 100
 _MAX_KNOWN = 64
 _MAX_BYTES = 2 * 1024 * 1024
 """Bytes of `.gitignore` files that one search honours."""
-_is_plain_pattern = re.compile(r"[\w.*?/-]{1,200}", re.ASCII).fullmatch
 
 
 _Test: TypeAlias = Callable[[str], object]
@@ -113,7 +110,6 @@ class Rules:
     def __init__(self, rules: Sequence[_Rule], plain: Sequence[str] = (), check: Check = _go_on) -> None:
         starts = range(len(rules) - len(rules) % _GROUP_OF, -1, -_GROUP_OF)
         self._last_first = [_Group(rules[start : start + _GROUP_OF], check) for start in starts if rules[start:]]
-        self._remembered: dict[str, bool] = {}
         self.plain = plain
 
     def __bool__(self) -> bool:
@@ -122,21 +118,10 @@ class Rules:
     def verdict(self, relative: str, *, is_dir: bool) -> bool | None:
         """Whether the last rule that matches `relative` itself ignores it; None if no rule matches it."""
         name = relative[relative.rfind("/") + 1 :]
-        groups = self._last_first
-        if not self._is_name_in_question(name) and not any(group.is_path_in_question(relative) for group in groups):
-            return None
-        verdicts = (group.verdict(relative, name, is_dir) for group in groups)
-        return next((verdict for verdict in verdicts if verdict is not None), None)
-
-    def _is_name_in_question(self, name: str) -> bool:
-        # Few different names make up most of a tree, and most rules match names.
-        known = self._remembered.get(name)
-        if known is None:
-            if len(self._remembered) >= _MAX_REMEMBERED:
-                self._remembered.clear()
-            known = any(group.is_name_in_question(name) for group in self._last_first)
-            self._remembered[name] = known
-        return known
+        for group in self._last_first:
+            if (verdict := group.verdict(relative, name, is_dir)) is not None:
+                return verdict
+        return None
 
 
 _NO_RULES = Rules([])
@@ -193,7 +178,7 @@ def _compile_lines(content: bytes, check: Check) -> Rules:
 
 
 def _plain(line: str, rules: list[_Rule]) -> list[str]:
-    return [line] if rules and _is_plain_pattern(line) else []
+    return [line] if rules and re.fullmatch(r"(?a)[\w.*?/-]{1,200}", line) else []
 
 
 def _rules(line: str) -> Iterator[_Rule]:
@@ -214,7 +199,7 @@ def _trim(line: str) -> str:
     return line[: len(text) + escapes % 2]
 
 
-_TOKEN = re.compile(r"(?P<stars>\*+)|(?P<any>\?)|(?P<set>\[)|\\(?P<escaped>.)|(?P<text>[^*?[\\]+)", re.DOTALL)
+_TOKEN: Final = r"(?s)(?P<stars>\*+)|(?P<any>\?)|(?P<set>\[)|\\(?P<escaped>.)|(?P<text>[^*?[\\]+)"
 
 
 def _expression(pattern: str) -> str:
@@ -222,16 +207,16 @@ def _expression(pattern: str) -> str:
 
     Raises ValueError for a pattern that matches nothing in git, since it ends in the middle of a set or an escape.
     """
-    parts, at = list[str](), 0
+    parts, at, match = list[str](), 0, re.compile(_TOKEN).match
     while at < len(pattern):
-        token = _TOKEN.match(pattern, at)
+        token = match(pattern, at)
         if token is None:
             raise ValueError("a backslash takes a character")
         end = token.end()
         if token["stars"]:
             part = _STAR
-            is_last = end == len(pattern)
-            if len(token[0]) > 1 and pattern[at - 1 : at] in ("", "/") and (is_last or _SLASH.match(pattern, end)):
+            ends_segment = end == len(pattern) or pattern.startswith(("/", "\\/"), end)
+            if len(token[0]) > 1 and pattern[at - 1 : at] in ("", "/") and ends_segment:
                 part, end = (_DIRECTORIES, end + 1) if pattern[end : end + 1] == "/" else (_ANYTHING, end)
         elif token["any"]:
             part = "[^/]"
@@ -270,10 +255,9 @@ def _without_backtracking(parts: Sequence[str]) -> str:
     return "".join(f"(?>{run})" for run in written[:-1]) + written[-1]
 
 
-_SLASH = re.compile(r"\\?/")
-_MEMBER = re.compile(
-    r"\[:(?P<named>[^\]]*):\] | (?:\\(?P<escaped>.) | (?P<plain>[^\\])) (?:-(?:\\(?P<after>.) | (?P<last>[^\]\\])))?",
-    re.DOTALL | re.VERBOSE,
+_MEMBER: Final = (
+    r"(?sx)\[:(?P<named>[^\]]*):\]"
+    r"| (?:\\(?P<escaped>.) | (?P<plain>[^\\])) (?:-(?:\\(?P<after>.) | (?P<last>[^\]\\])))?"
 )
 _NAMED = {
     "alnum": "09AZaz",
@@ -296,9 +280,9 @@ def _set(pattern: str, at: int) -> tuple[str, int]:
     """The expression of a set whose members begin at an index, and the index after it. Raises ValueError."""
     negated = pattern[at : at + 1] in ("!", "^")
     at += negated
-    begin, ranges = at, list[tuple[str, str]]()
+    begin, ranges, match = at, list[tuple[str, str]](), re.compile(_MEMBER).match
     while at == begin or pattern[at : at + 1] != "]":
-        member = _MEMBER.match(pattern, at)
+        member = match(pattern, at)
         if member is None or member["named"] not in (None, *_NAMED):
             raise ValueError("a set is closed by ']' and has known names")
         if member["named"]:

@@ -35,26 +35,21 @@ _NO_DOT = r"(?!\.)"
 _NOTHING = "(?!)"
 _DIRECTORIES = rf"(?:{_NO_DOT}[^/]++/)"
 
-_TOKEN = re.compile(
-    r"""
+_TOKEN = r"""(?sx)
       (?P<stars>\*+)
     | (?P<any>\?)
     | \[ (?P<negated>[!^]?+) (?P<members>\]?+ (?:\\[^\w/] | [^]\\/])*+) \]
     | \\ (?P<escaped>[^\w./])
     | (?P<brace>[{},])
     | (?P<text>[^*?[\\{},]+)
-    """,
-    re.DOTALL | re.VERBOSE,
-)
-_goes_up = re.compile(r"(?:\A|[/\\])\.\.(?:/|\\[*?]|\Z)").search
-_MEMBER = re.compile(r"\\?(?P<first>.)(?:-\\?(?P<last>.))?", re.DOTALL)
+"""
 
 
 class _RefusedGlobError(Exception):
     """A pattern is refused; the message is the reason."""
 
 
-_NAME_IN_BRACKETS = re.compile(r"(?<![^/])\[\[?(?:\.\.\.)?(?P<name>[^\W\d]\w+(?:-\w{2,})*)\]\]?(?=[/.]|\Z)")
+_NAME_IN_BRACKETS = r"(?<![^/])\[\[?(?:\.\.\.)?(?P<name>[^\W\d]\w+(?:-\w{2,})*)\]\]?(?=[/.]|\Z)"
 
 
 def literal_brackets(pattern: str) -> str:
@@ -68,7 +63,7 @@ def brackets_read_as_name(pattern: str) -> bool:
 
     Letters of the alphabet in a row, such as `[abc]`, both cases of one letter, and ranges read as sets.
     """
-    names = (found["name"].lower() for found in _NAME_IN_BRACKETS.finditer(pattern))
+    names = (found["name"].lower() for found in re.finditer(_NAME_IN_BRACKETS, pattern))
     return any(len({*name}) > 1 and name not in ascii_lowercase for name in names)
 
 
@@ -174,6 +169,7 @@ class GlobPattern:
         endings = tuple({_literal_suffix(segments[-1]) for segments in alternatives})
         # `endswith` takes one text in half the time that it takes for a tuple of one.
         self._ending: str | tuple[str, ...] = endings[0] if len(endings) == 1 else endings
+        # Such patterns may have more alternatives than fit into an expression.
         self._is_ending_only = all(map(_is_ending_only, alternatives))
         self._fits = is_visible if self._is_ending_only else _compile(map(_path_expression, alternatives))
 
@@ -236,9 +232,9 @@ def _check_text(pattern: str) -> None:
 
 
 def _tokens(pattern: str) -> Iterator[re.Match[str]]:
-    at = 0
+    match, at = re.compile(_TOKEN).match, 0
     while at < len(pattern):
-        token = _TOKEN.match(pattern, at)
+        token = match(pattern, at)
         if token is None:
             raise _RefusedGlobError(_why_no_token(pattern[at]))
         yield token
@@ -289,7 +285,7 @@ def _close_braces(last: list[str], enclosing: list[tuple[list[str], list[str]]])
 
 def _segments(alternative: str) -> list[str]:
     """Split an alternative into segments to match from the start; no two `**` in a row, and none at the end."""
-    if _goes_up(alternative):
+    if re.search(r"(?:\A|[/\\])\.\.(?:/|\\[*?]|\Z)", alternative):
         raise _RefusedGlobError("'..' is not allowed; the pattern is relative to where the search starts")
     if alternative.startswith("!"):
         raise _RefusedGlobError(r"exclusion with '!' is not supported; write '\!' for the character")
@@ -440,10 +436,13 @@ def _parts_between_stars(segment: str) -> list[str]:
     return parts
 
 
+_MEMBER = r"(?s)\\?(?P<first>.)(?:-\\?(?P<last>.))?"
+
+
 def _set_expression(negated: str, members: str) -> str:
     if re.search(r"\[:\w*:\Z", members):
         raise _RefusedGlobError("named sets such as '[[:alpha:]]' are not supported; write '[A-Za-z]'")
-    ranges = "".join(_range_expression(member) for member in _MEMBER.finditer(members))
+    ranges = "".join(_range_expression(member) for member in re.finditer(_MEMBER, members))
     return f"[^/{ranges}]" if negated else f"(?!/)[{ranges}]"
 
 

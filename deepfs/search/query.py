@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 from functools import cache, lru_cache, partial
 from importlib import import_module
 from itertools import islice, repeat
-from typing import AnyStr, Generic, NamedTuple, Protocol
+from typing import AnyStr, Generic, Protocol
 
 from msgspec import Struct
 
@@ -99,7 +99,6 @@ MAX_LINE = 5000
 MAX_CONTEXT_LINES = 1000
 
 _BYTES_A_CHARACTER = 4
-_ONLY_BY_LINE = re.compile(r"\\[AzC]|\(\?[a-zA-Z]*-[a-zA-Z]*m")
 
 
 class Query(Struct, frozen=True):
@@ -148,7 +147,7 @@ def compile_query(request: Grep, max_line: int = MAX_LINE) -> Query:
         reason = f"context_lines must be from 0 to {MAX_CONTEXT_LINES}, not {context_lines}."
         raise InvalidPatternError(pattern, reason, kind="search")
     regexp = _compile_re2(request) if request.regex or request.ignore_case else None
-    by_line = request.regex and _ONLY_BY_LINE.search(pattern) is not None
+    by_line = request.regex and re.search(r"\\[AzC]|\(\?[a-zA-Z]*-[a-zA-Z]*m", pattern) is not None
     return Query(pattern, pattern.encode(), context_lines, max_line, regexp, by_line)
 
 
@@ -286,7 +285,7 @@ def _letters() -> str:
 # --- lines ---
 
 
-class _MatchLine(NamedTuple):
+class _MatchLine(Struct, frozen=True):
     """The number of a line, and where it starts and ends, without its terminator."""
 
     number: int

@@ -1,7 +1,5 @@
 """Which files a search selects, the query that its pattern is compiled to, and its result, collected up to a limit."""
 
-from itertools import islice
-
 from deepfs.operations import Glob as GlobRequest
 from deepfs.operations import Grep as GrepRequest
 from deepfs.operations import PathFilter
@@ -128,10 +126,7 @@ class GrepScan:
         self.deadline = Deadline()
         self.required: bytes = self.query.required or _find_required(request)
         """Bytes that every matching file contains; empty if none are known."""
-        # Most results are known to be short enough by the sizes of their files, and are not measured.
-        self._times_shown = 1 + 2 * request.context_lines
-        self._most_chars = 0
-        self._measured, self._chars = 0, 0
+        self._chars = 0
 
     def scan(self, path: str, content: bytes | str) -> None:
         """Search one file; the size limit counts the characters of a str. Raises DeadlineError."""
@@ -144,29 +139,19 @@ class GrepScan:
         hits = search(self.query, path, content, room + 1, self.deadline)
         self.skipped += hits.skipped
         if hits.matches:
-            self.add(hits.matches, len(content))
+            self.add(hits.matches)
 
-    def add(self, matches: list[GrepMatch], most_chars: int) -> None:
-        """Add matches; without lines beside them, their texts together have at most `most_chars` characters."""
-        room = self.max_count - len(self.matches)
-        self.matches += matches
-        if len(matches) > room:
-            del self.matches[self.max_count :]
-            self.truncated = True
-        self._most_chars += min(most_chars, len(matches) * self.query.max_line) * self._times_shown
-        if self._most_chars > MAX_GREP_CHARS:
-            self._drop_long()
-
-    def _drop_long(self) -> None:
-        """Drop the matches with which the lines of the result have too many characters."""
-        for match in islice(self.matches, self._measured, None):
-            self._chars += _chars_of(match)
+    def add(self, matches: list[GrepMatch]) -> None:
+        """Add matches, as many as a result may have lines and characters."""
+        most = self.max_count - len(self.matches)
+        for count, match in enumerate(matches[:most]):
+            beside = (*(match.context_before or ()), *(match.context_after or ()))
+            self._chars += len(match.text) + sum([len(line.text) for line in beside])
             if self._chars > MAX_GREP_CHARS:
-                del self.matches[self._measured :]
-                self.truncated = True
-                return
-            self._measured += 1
-        self._most_chars = self._chars
+                most = count
+                break
+        self.matches += matches[:most]
+        self.truncated = self.truncated or len(matches) > most
 
     def skip(self) -> None:
         """Count a file or directory that cannot be searched."""
@@ -186,11 +171,6 @@ def _find_required(request: GrepRequest) -> bytes:
     if folds_case(request):
         return b""
     return max((texts[0] for texts in required_text(request) if len(texts) == 1), key=len, default="").encode()
-
-
-def _chars_of(match: GrepMatch) -> int:
-    beside = (*(match.context_before or ()), *(match.context_after or ()))
-    return len(match.text) + sum(len(line.text) for line in beside)
 
 
 def glob_result(matches: list[FileInfo], *, is_late: bool = False) -> GlobResult:

@@ -62,10 +62,6 @@ _EXIT_S = 0.0001
 _TRIAL_S = 5.0
 """Seconds within which ripgrep must search a few tiny files; a program that hangs must not block the first search."""
 
-_is_log = re.compile(rb"(?:rg: )?DEBUG\|").match
-_REASON = re.compile(rb": (?:Ignore\(IgnoreMatch\(|\d+ bytes\Z|failed to pass \w+ filter: )")
-_failure = re.compile(rb"(?:rg: )?\./(.+): [^:/]+ \(os error \d+\)", re.DOTALL).fullmatch
-
 
 class RipgrepError(Exception):
     """ripgrep did not run to its end, or its output cannot be parsed; the files that it found so far do not count."""
@@ -243,16 +239,18 @@ def _parse_log(log: bytes) -> Iterator[bytes]:
     *lines, cut_off = log.split(b"\n")
     if cut_off:
         raise RipgrepError("it was cut off")
+    reason = re.compile(rb": (?:Ignore\(IgnoreMatch\(|\d+ bytes\Z|failed to pass \w+ filter: )")
+    failure = re.compile(rb"(?s)(?:rg: )?\./(.+): [^:/]+ \(os error \d+\)")
     for line in lines:
-        if _is_log(line):
+        if line.startswith((b"DEBUG|", b"rg: DEBUG|")):
             _, ignoring, rest = line.partition(b": ignoring ")
-            reasons = list(_REASON.finditer(rest))
+            reasons = list(reason.finditer(rest))
             if ignoring and (len(reasons) != 1 or not rest.startswith(b"./")):
                 raise RipgrepError("it leaves something out, and what is not clear")
             if ignoring:
                 yield rest[2 : reasons[0].start()]
-        elif failure := _failure(line):
-            yield failure[1]
+        elif failed := failure.fullmatch(line):
+            yield failed[1]
         else:
             raise RipgrepError("it says something unknown")
 

@@ -26,13 +26,7 @@ class AccessCheck(Protocol):
     """Decides about paths that an operation uses. Two checks that are equal decide equally."""
 
     def check(self, path: str, role: Role, shown: str) -> None:
-        """Raise the error of a refusal.
-
-        Args:
-            path: The path without links.
-            role: What is done there.
-            shown: The path that the error names: the one that the operation was given.
-        """
+        """Raise the error of a refusal, about the path `shown`, of what is done at `path`, which has no links."""
 
     def __hash__(self) -> int: ...
 
@@ -75,11 +69,7 @@ def without_access_check(function: Callable[P, Awaitable[T]]) -> Callable[P, Cor
 
 
 def access_as(role: Role) -> AccessScope:
-    """A context for looking at what an operation is about to replace or remove: refused where the operation would be.
-
-    Args:
-        role: What the operation does at the path.
-    """
+    """A context for looking at what an operation is to replace or remove: refused where the operation would be."""
     access = _access.get()
     return AccessScope(access and _As(access, role))
 
@@ -138,11 +128,7 @@ class BothChecks(Struct, frozen=True):
 
 
 def keep_inside(directory: str) -> AccessScope:
-    """A context in which nothing is put where links lead out of a directory.
-
-    Args:
-        directory: The path of the directory without links.
-    """
+    """A context in which nothing is put where links lead out of a directory, whose path has no links."""
     access, inside = _access.get(), _Inside(directory)
     return AccessScope(inside if access is None else BothChecks(access, inside))
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from importlib.util import find_spec
 from operator import index
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 T = TypeVar("T")
 
@@ -141,36 +141,16 @@ def check_env(given: Mapping[str, str] | None) -> Mapping[str, str]:
 Check: TypeAlias = Callable[[str, Any], object]
 
 
-class Argument(NamedTuple):
-    """A named argument of an operation, with its check."""
-
-    shown: str
-    plain: frozenset[type]
-    """The types whose values are valid without a call of `check`."""
-    check: Check
-
-    def look(self, given: object) -> None:
-        """Raise TypeError or ValueError, naming the argument, unless `given` is valid."""
-        if type(given) not in self.plain:
-            self.check(self.shown, given)
-
-
 def _optional(check: Check) -> Check:
     return lambda name, given: None if given is None else check(name, given)
 
 
-_NONE = type(None)
-_SHOWN: Final = {"content": "the content", "old": "the text to replace", "new": "the new text"}
-_BY_TYPE: Final[dict[Any, tuple[frozenset[type], Check]]] = {
-    str: (frozenset({str}), check_string),
-    str | None: (frozenset({str, _NONE}), _optional(check_string)),
-    int: (frozenset({int}), check_integer),
-    int | None: (frozenset({int, _NONE}), _optional(check_integer)),
-    bool: (frozenset({bool}), check_bool),
-    float | None: (frozenset({_NONE}), _optional(partial(check_number, positive=False))),
+CHECKS: Final[Mapping[Any, Check]] = {
+    str: check_string,
+    str | None: _optional(check_string),
+    int: check_integer,
+    int | None: _optional(check_integer),
+    bool: check_bool,
+    float | None: _optional(partial(check_number, positive=False)),
 }
-
-
-def argument_of(name: str, kind: Any) -> Argument | None:
-    """The argument `name` of the type `kind`; None for a type that has no check."""
-    return Argument(_SHOWN.get(name, name), *_BY_TYPE[kind]) if kind in _BY_TYPE else None
+"""By the type of an argument, what raises TypeError or ValueError, naming it, unless a value is valid."""

@@ -438,12 +438,7 @@ def _row(sign: str, line: str, other: str) -> Iterator[str]:
 def unified_diff(before: bytes, after: bytes, from_label: str, to_label: str, *, spaces: bool = False) -> str:
     """The unified diff of two contents as programs read it, with nothing escaped; of binary ones that they differ.
 
-    Args:
-        before: The old content.
-        after: The new content.
-        from_label: What the old one is called.
-        to_label: What the new one is called.
-        spaces: Whether names with spaces are quoted.
+    With `spaces`, labels with spaces are quoted.
     """
     if before == after:
         return ""
@@ -463,16 +458,14 @@ def _brief_range(start: int, end: int) -> str:
     return str(end) if end - start == 1 else _range(start, end)
 
 
-_UNQUOTED: Final = re.compile(r"[^\x00-\x1f\x7f\s\"](?:[^\x00-\x1f\x7f]*[^\x00-\x1f\x7f\s])?")
+_UNQUOTED: Final = r"[^\x00-\x1f\x7f\s\"](?:[^\x00-\x1f\x7f]*[^\x00-\x1f\x7f\s])?"
 
 
 def quote_label(name: str, *, spaces: bool = False) -> str:
     """The name of a file for the head of a diff: quoted as git does if it could be taken for more than a name.
 
-    Args:
-        name: The name.
-        spaces: Whether it is also quoted if there is a space or a quote in it, as git and GNU patch need it.
+    With `spaces` it is also quoted if there is a space or a quote in it, as git and GNU patch need it.
     """
-    if _UNQUOTED.fullmatch(name) and not (spaces and (" " in name or '"' in name)):
+    if re.fullmatch(_UNQUOTED, name) and not (spaces and (" " in name or '"' in name)):
         return name
     return '"' + re.sub(r'[\x00-\x1f\x7f"\\]', lambda found: f"\\{ord(found[0]):03o}", name) + '"'

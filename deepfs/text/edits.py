@@ -17,7 +17,6 @@ from functools import lru_cache
 from heapq import nlargest
 from io import StringIO
 from itertools import chain, repeat
-from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -219,7 +218,7 @@ _COMPARED = 12
 _SIMILAR = 0.6
 
 
-class Hint(NamedTuple):
+class Hint(Struct, frozen=True):
     """A sentence for an edit that found nothing: where a similar text is, and how it differs; empty if there is none.
 
     `is_decorated` says that the text would be found without what a tool added to it, such as line numbers.
@@ -261,7 +260,7 @@ def _plainer(old: str) -> Iterator[tuple[str, str, bool]]:
     yield re.sub(r"(?m)^ *\d+(?:\t|→|[:-] )", "", old), "Without its line numbers", True
     escapes = re.search(r"\\[nt]", old) is not None
     change = r"With line breaks and tabs in place of \n and \t" if escapes else "Without its backslashes"
-    yield _ESCAPED.sub(_unescape, old), change, not escapes
+    yield re.sub(r"\\(?:[ntr\"'\\]|x[0-9a-f]{2}|u[0-9a-f]{4})", _unescape, old), change, not escapes
     for form in ("NFC", "NFD"):  # Letters with marks look the same in both.
         if not unicodedata.is_normalized(form, old):
             spelt = unicodedata.normalize(form, old)
@@ -277,9 +276,6 @@ def _first_signs(one: str, other: str) -> tuple[str, str] | None:
         return None
     first, second = (re.match(r".[\u0300-\u036f]*", text[place:], re.DOTALL) for text in (one, other))
     return (ascii(first[0]), ascii(second[0])) if first and second else None
-
-
-_ESCAPED = re.compile(r"\\(?:[ntr\"'\\]|x[0-9a-f]{2}|u[0-9a-f]{4})")
 
 
 def _unescape(escape: re.Match[str]) -> str:

@@ -187,8 +187,7 @@ comes too late: others could have opened the file by then."""
 def use_file_mode(mode: int | None) -> Iterator[None]:
     """A context for storing files: new ones have these permission bits, where the storage has any, from the start.
 
-    Args:
-        mode: The permission bits; None is what the storage gives to new files.
+    None is what the storage gives to new files.
     """
     token = mode_of_new_files.set(mode)
     try:

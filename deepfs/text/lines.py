@@ -5,7 +5,7 @@ A line ends at LF; a CR before it belongs to the terminator, and nothing else en
 
 import sys
 from hashlib import blake2b
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec import Struct
 
@@ -21,7 +21,7 @@ _WORTH_REMEMBERING: Final = 256 if sys.hash_info.width >= 64 else sys.maxsize
 _MAX_REMEMBERED: Final = 16_384
 
 
-class Facts(NamedTuple):
+class Facts(Struct, frozen=True):
     """The number of lines of a text, and the version of its content."""
 
     lines: int

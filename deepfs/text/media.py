@@ -223,8 +223,6 @@ def _sniff_container(head: bytes) -> str | None:
     return "application/x-tar" if head[257:262] == b"ustar" else None
 
 
-_CONTROL = re.compile(rb"[\0-\x08\x0e-\x1f\x7f]")
-_HIGH = re.compile(rb"[\x80-\xff]")
 _MOST_HIGH = 0.3
 """The largest share of letters outside of ASCII in a text of a language with Latin script."""
 
@@ -233,5 +231,8 @@ def other_encoding(start: bytes) -> str:
     """The encoding of bytes that are text but not UTF-8: `UTF-16`, or most likely `Latin-1`; empty for other bytes."""
     if start.startswith((b"\xff\xfe", b"\xfe\xff")) and len(start) % 2 == 0:
         return "UTF-16"
-    is_latin = not _CONTROL.search(start) and 0 < len(_HIGH.findall(start)) <= len(start) * _MOST_HIGH
+    is_latin = (
+        not re.search(rb"[\0-\x08\x0e-\x1f\x7f]", start)
+        and 0 < len(re.findall(rb"[\x80-\xff]", start)) <= len(start) * _MOST_HIGH
+    )
     return "Latin-1" if is_latin else ""

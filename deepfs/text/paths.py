@@ -21,14 +21,9 @@ MAX_PATH_BYTES = 4096
 # Most paths are normal already, and one scan proves it. The scan is stricter than the rules so that it stays short:
 # names of 64 characters in a path of 1,000 fit their limits at four bytes a character, and a name that starts with two
 # dots or holds a backslash or a colon takes the slow path.
-_ORDINARY = r"[^/\\:.\0\ud800-\udfff]"
-_ORDINARY_OR_DOT = r"[^/\\:\0\ud800-\udfff]"
 _is_plainly_normal = re.compile(
-    rf"(?=.{{1,1000}}\Z)(?:/|(?:/(?:{_ORDINARY}|\.{_ORDINARY}){_ORDINARY_OR_DOT}{{0,62}}+)++)", re.DOTALL
+    r"(?=.{1,1000}\Z)(?:/|(?:/(?:[^/\\:.\0]|\.[^/\\:.\0])[^/\\:\0]{0,62}+)++)", re.DOTALL
 ).fullmatch
-
-_has_parent_segment = re.compile(r"(?:\A|[/\\])\.\.(?:[/\\]|\Z)").search
-_is_windows_path = re.compile(r"\\|[A-Za-z]:|/[A-Za-z]:(?:[/\\]|\Z)").match
 
 
 def normalize(path: str) -> str:
@@ -43,7 +38,7 @@ def normalize(path: str) -> str:
     """
     if type(path) is not str:
         check_string("path", path)
-    if _is_plainly_normal(path):
+    if _is_plainly_normal(path) and (path.isascii() or not re.search("[\ud800-\udfff]", path)):
         return path
     names = [segment for segment in path.split("/") if segment not in ("", ".")]
     normal = "/" + "/".join(names)
@@ -79,12 +74,15 @@ _UNPLAIN = ("//", "/\0", "/./", "/.\0", "..", "\\", ":")
 """Several paths joined by NUL contain one of these if a path is not normal; some normal paths do, too."""
 
 
+_WINDOWS = r"\\|[A-Za-z]:|/[A-Za-z]:(?:[/\\]|\Z)"
+
+
 def _objection(path: str, normal: str) -> str | None:
     if path.startswith("~"):
         return "'~' is not expanded; start the path with '/'"
-    if _is_windows_path(path) or _is_windows_path(normal):
+    if re.match(_WINDOWS, path) or re.match(_WINDOWS, normal):
         return "Windows paths are not supported; start the path with '/' and separate names with '/'"
-    if _has_parent_segment(path):
+    if re.search(r"(?:\A|[/\\])\.\.(?:[/\\]|\Z)", path):
         return "'..' is not allowed; name the path from '/'"
     if "\0" in path:
         return "it holds a NUL character"
@@ -172,13 +170,9 @@ def host_path(path: str, root: str) -> str:
 
 
 def end_of_prefix(prefix: str) -> str:
-    """The first text behind all that begin with a prefix, in the order of code points, which is that of UTF-8.
+    """The first text behind all that begin with `prefix`, in the order of code points, which is that of UTF-8.
 
-    Args:
-        prefix: The prefix; it begins with `/`.
-
-    Returns:
-        The text. It has no surrogates.
+    The prefix begins with `/`; the text has no surrogates.
     """
     last = ord(prefix[-1]) + 1
     if last > sys.maxunicode:

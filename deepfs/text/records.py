@@ -1,6 +1,5 @@
 """Files as records: how they are stored, and how a read shows them."""
 
-import time
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -22,18 +21,9 @@ _PLAIN_FIELDS: Final = 4
 _BASE64_SPACE = " \t\r\n"
 
 
-_second: tuple[int, str] = (0, "1970-01-01T00:00:00")
-"""The second of the last timestamp, and its text: formatting it each time would cost more than storing a small file."""
-
-
 def timestamp() -> str:
     """Now as ISO 8601, UTC, with microseconds."""
-    global _second
-    now, known = time.time_ns(), _second
-    if now // 1_000_000_000 != known[0]:
-        second = now // 1_000_000_000
-        known = _second = second, datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-    return f"{known[1]}.{now % 1_000_000_000 // 1000:06}+00:00"
+    return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
 def time_text(time: datetime) -> str:

@@ -14,14 +14,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import anyio
 from anyio.lowlevel import checkpoint
 
-from deepfs.threads.forks import ForkSafeLock, after_fork
+from deepfs.threads.forks import ForkSafeLock, Lock, after_fork, get_ident, start_thread
 from deepfs.threads.loop_bridge import Claim, LoopCallbacks, loop_callbacks, name_asyncio, waiting_threads
-from deepfs.threads.native import Lock, get_ident, start_thread
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
-
-__all__ = ["BackgroundCall", "BackgroundLoop", "background_loop", "on_background_loop", "start_in_background"]
 
 T = TypeVar("T")
 
@@ -67,7 +64,12 @@ class BackgroundLoop:
         try:
             with self._lock:
                 if self._running is None or self._running.has_ended:
-                    self._running = _start_running(self._name)
+                    running = _Running()
+                    try:
+                        start_thread(running.serve, self._name)
+                    except RuntimeError:
+                        return None
+                    self._running = running
                 return self._running
         finally:
             _here.is_starting = False
@@ -113,7 +115,9 @@ class _Running:
         finally:
             self._start.close()
             self.has_ended = True
-            self._fail_calls(reason)
+            with suppress(KeyError):
+                while self._calls:
+                    self._calls.popitem()[0].fail(_loop_ended_error(reason))
 
     async def _serve(self) -> None:
         self._start.close()
@@ -145,23 +149,9 @@ class _Running:
         if call.is_done:  # Else it was begun twice, and this was the second time.
             self._calls.pop(call, None)
 
-    def _fail_calls(self, reason: BaseException | None) -> None:
-        with suppress(KeyError):
-            while self._calls:
-                self._calls.popitem()[0].fail(_loop_ended_error(reason))
-
 
 _starting = ForkSafeLock()
 """Held until a loop runs: a child that is forked before that could never import what its own loop needs."""
-
-
-def _start_running(name: str) -> _Running | None:
-    running = _Running()
-    try:
-        start_thread(running.serve, name)
-    except RuntimeError:
-        return None
-    return running
 
 
 def _loop_ended_error(reason: BaseException | None) -> RuntimeError:
@@ -223,7 +213,10 @@ class BackgroundCall(Generic[T]):
             return None
         try:
             with anyio.CancelScope() as self._scope:
-                self._end_with(await function())
+                value = await function()
+                if self._outcome.take():
+                    self._value = value
+                    self._open()
         except BaseException as error:
             return error
         return anyio.get_cancelled_exc_class()() if self._scope.cancelled_caught else None
@@ -232,11 +225,6 @@ class BackgroundCall(Generic[T]):
         """End the call with `error`, unless it has ended."""
         if self._outcome.take():
             self._error = error
-            self._open()
-
-    def _end_with(self, value: T) -> None:
-        if self._outcome.take():
-            self._value = value
             self._open()
 
     def _open(self) -> None:
@@ -283,16 +271,8 @@ async def on_background_loop(function: Callable[[], Awaitable[T]]) -> T:
     """Await an async call on the background loop, which is an asyncio loop, from a task of any loop.
 
     So drivers that need asyncio serve callers on trio. If the caller is cancelled, so is the call, and its end is
-    awaited: what it has shielded is then done.
-
-    Args:
-        function: Makes the call.
-
-    Returns:
-        What the call returns.
-
-    Raises:
-        RuntimeError: The loop cannot be started, as at interpreter shutdown, or it ended before the call did.
+    awaited: what it has shielded is then done. Raises RuntimeError if the loop cannot be started, as at interpreter
+    shutdown, or if it ended before the call did.
     """
     call = _AwaitedCall(function)
     running = background_loop().take(call)
@@ -305,13 +285,8 @@ async def on_background_loop(function: Callable[[], Awaitable[T]]) -> T:
 def start_in_background(function: Callable[[], Awaitable[None]]) -> None:
     """Start an async call on an event loop of its own, which all such calls share, and do not wait for it.
 
-    So calls that take long, or block, do not hold up the sync methods of backends.
-
-    Args:
-        function: Makes the call, which must not raise. It is cancelled if the loop ends.
-
-    Raises:
-        RuntimeError: The loop cannot be started, as at interpreter shutdown.
+    So calls that take long, or block, do not hold up the sync methods of backends. The call must not raise, and is
+    cancelled if the loop ends. Raises RuntimeError if that cannot be started, as at interpreter shutdown.
     """
     if _detached_loop.take(BackgroundCall(function, is_awaited=False)) is None:
         raise RuntimeError("deepfs's event loop for background tasks cannot be started any more")

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING
 from deepfs.errors import DeadlineError
 
 if TYPE_CHECKING:
-    from deepfs.threads.native import SimpleQueue
-
-__all__ = ["Deadline", "current"]
+    from deepfs.threads.forks import SimpleQueue
 
 
 class _Current(threading.local):

@@ -1,16 +1,48 @@
-"""What a forked child begins anew: it has the memory of its parent, but none of the threads that used it."""
+"""Threads and locks of the operating system, also where gevent puts its own in the place of Python's, and forks.
+
+Those of gevent belong to one thread, and raise an error where they would have to wait for another one. A forked child
+has the memory of its parent, but none of the threads that used it, so there some things begin anew.
+"""
 
 import logging  # noqa: F401 -- its hook takes a lock that steps may need, so ours, which runs before, is added later
 import os
+import sys
 import threading
 from collections.abc import Callable
+from importlib import import_module
 from time import monotonic
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakSet
 
-from deepfs.threads.native import RLock
+_gevent: Any = sys.modules.get("gevent.monkey")
 
-__all__ = ["ForkSafeLock", "after_fork"]
+
+def _original(module: str, name: str) -> Any:
+    return getattr(import_module(module), name) if _gevent is None else _gevent.get_original(module, name)
+
+
+if TYPE_CHECKING:
+    from queue import SimpleQueue as SimpleQueue
+    from threading import Lock as Lock
+    from threading import RLock as RLock
+    from threading import get_ident as get_ident
+else:
+    Lock = _original("threading", "Lock")
+    RLock = _original("threading", "RLock")
+    get_ident = _original("threading", "get_ident")
+    SimpleQueue = _original("queue", "SimpleQueue")
+
+
+def start_thread(target: Callable[[], object], name: str) -> None:
+    """Start a daemon thread of this name, which gevent has for greenlets only. RuntimeError if none can be started."""
+    if _gevent is None:
+        threading.Thread(target=target, name=name, daemon=True).start()
+    else:
+        _original("_thread", "start_new_thread")(target, ())
+
+
+# --- forks ---
+
 
 FunctionT = TypeVar("FunctionT", bound=Callable[[], None])
 

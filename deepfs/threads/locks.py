@@ -10,11 +10,8 @@ from weakref import WeakKeyDictionary, ref
 
 from anyio import move_on_after
 
-from deepfs.threads.forks import ForkSafeLock, after_fork
+from deepfs.threads.forks import ForkSafeLock, Lock, after_fork, get_ident
 from deepfs.threads.loop_bridge import LOOK_S, LoopCallbacks, present_callbacks, waiting_threads
-from deepfs.threads.native import Lock, get_ident
-
-__all__ = ["LockTable", "PathLocks", "Request", "StepLock", "path_locks"]
 
 
 class Request:
@@ -240,19 +237,18 @@ class _Hold(Request):
         self._locks = locks  # Keeps the locks alive: the registry has only weak references.
         self._table = locks.table
 
-    def _check_wait(self, *threads: int) -> None:
-        """Raise RuntimeError if this request waits for a thread that waits for this call, or for this very code."""
+    def _must_wait(self, notify: Callable[[], object], *threads: int) -> bool:
+        """Have `notify` called when there is news of this request; return whether it is still to be granted.
+
+        Raises RuntimeError if this request waits for a thread that waits for this call, or for this very code.
+        """
+        self.notify = notify
         waiting = waiting_threads.get()
         if self._table.is_changed_by(waiting | {get_ident()}):
             raise RuntimeError(_SELF_WAIT)
         waiting = waiting.union(threads)
         if waiting and not waiting.isdisjoint(self._table.threads_before(self)):
             raise RuntimeError(_SELF_WAIT)
-
-    def _must_wait(self, notify: Callable[[], object], *threads: int) -> bool:
-        """Have `notify` called when there is news of this request; return whether it is still to be granted."""
-        self.notify = notify
-        self._check_wait(*threads)
         return not self.is_granted
 
     def _wait_blocking(self) -> None:

@@ -27,9 +27,8 @@ from anyio import current_effective_deadline
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from deepfs.threads.deadline import Deadline, current
-from deepfs.threads.forks import after_fork
+from deepfs.threads.forks import RLock, SimpleQueue, after_fork, get_ident, start_thread
 from deepfs.threads.loop_bridge import Countdown, LoopCallbacks, ThreadEvent, loop_callbacks
-from deepfs.threads.native import RLock, SimpleQueue, get_ident, start_thread
 
 __all__ = [
     "FairQueue",

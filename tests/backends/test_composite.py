@@ -12,7 +12,7 @@ from deepfs.backends.composite import CompositeBackend
 from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.compat.factories import FactoryBackend
+from deepfs.compat.adapters import FactoryBackend
 from deepfs.errors import BackendError, ErrorCode
 from deepfs.operations import Operation
 from deepfs.policy import FilesystemPermission, PermissionedBackend, WrapperBackend

@@ -7,7 +7,7 @@ import pytest
 
 from deepfs.backends.fsspec import FsspecBackend
 from deepfs.testing import BackendConformance, BackendStateMachine
-from deepfs.threads.tasks import call_on
+from deepfs.threads.loop_bridge import call_on
 from support.flat_trees import FileAndDirectory
 from support.fsspec_memory import AsyncMemory
 

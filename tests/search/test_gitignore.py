@@ -81,13 +81,6 @@ def test_hostile_patterns_are_matched_fast() -> None:
 # --- directories -----------------------------------------------------------------------------------------------------
 
 
-def test_the_cache_of_verdicts_is_bounded() -> None:
-    rules = compile_rules(["*.o"])
-    verdicts = {rules.verdict(f"{number}.{'oc'[number % 2]}", is_dir=False) for number in range(25_000)}
-    assert verdicts == {True, None}
-    assert len(rules._remembered) <= 10_000
-
-
 def _ignoring(root: str, files: dict[str, str], base: str = "/") -> Ignoring:
     contents = {path: text.encode() for path, text in files.items()}
     ignored = Ignoring(base, root, compile_rules(()), contents.get)

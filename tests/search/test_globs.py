@@ -112,6 +112,8 @@ def test_the_limits_are_allowed() -> None:
     assert compile_glob("a/" * (MAX_SEGMENTS - 1) + "*").may_enter("a/" * (MAX_SEGMENTS - 2) + "a")
     most = compile_glob("{0,1,2,3,4}" + "{0,1,2,3,4,5,6,7,8,9}" * 2)
     assert sum(most.matches(f"{number:03}") for number in range(2000)) == MAX_ALTERNATIVES
+    endings = compile_glob(f"*.{{{','.join(f'{number:03}' for number in range(MAX_ALTERNATIVES))}}}")
+    assert endings.matches("a/b.499")
 
 
 ENTERED = [

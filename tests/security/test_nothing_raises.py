@@ -18,7 +18,7 @@ from deepfs.backends.postgres import PostgresBackend
 from deepfs.backends.sqlite import SqliteBackend
 from deepfs.backends.state import StateBackend
 from deepfs.backends.store import StoreBackend
-from deepfs.compat.factories import FactoryBackend
+from deepfs.compat.adapters import FactoryBackend
 from deepfs.policy import (
     AuditedBackend,
     FilesystemPermission,

@@ -27,8 +27,7 @@ from deepfs import (
 from deepfs.backends.local_shell import LocalShellBackend
 from deepfs.backends.object_store import ObjectStoreBackend
 from deepfs.backends.wrapper import WrapperBackend
-from deepfs.compat.adapters import adapt_backend_protocol, adapt_sandbox_protocol
-from deepfs.compat.factories import FactoryBackend
+from deepfs.compat.adapters import FactoryBackend, adapt_backend_protocol, adapt_sandbox_protocol
 from deepfs.policy import (
     AuditedBackend,
     ChangePolicy,

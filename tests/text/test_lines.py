@@ -75,7 +75,7 @@ def test_a_bom_is_hidden_only_at_the_start() -> None:
 def test_facts_are_those_of_the_text_however_often_they_are_asked_for(given: list[str], padding: int) -> None:
     for text in [*given, *given]:
         padded = text + "-" * padding
-        assert facts(padded) == (line_count(padded), version(padded))
+        assert facts(padded) == Facts(line_count(padded), version(padded))
 
 
 def test_the_cache_of_facts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

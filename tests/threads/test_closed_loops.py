@@ -21,8 +21,7 @@ from deepfs.backends.sqlite import SqliteBackend
 from deepfs.policy import HistoryBackend, QuotaBackend
 from deepfs.threads import pool
 from deepfs.threads.locks import PathLocks, path_locks
-from deepfs.threads.loop_bridge import LoopCallbacks, loop_callbacks
-from deepfs.threads.tasks import call_on, finish
+from deepfs.threads.loop_bridge import LoopCallbacks, call_on, finish, loop_callbacks
 from support.counts import few_or_many
 
 pytestmark = [

@@ -163,13 +163,12 @@ def test_room_that_the_parent_reserved_is_not_lost_to_the_child() -> None:
 
 LEFT_TO_THEIR_OWNERS = {
     "background.py": "the gate of a call, which only the thread that waits for it knows",
-    "forks.py": "the lock within a lock",
+    "forks.py": "the lock within a lock, and where the others get theirs",
     "locks.py": "the gate of a request",
     "search/disk.py": "made anew after a fork",
     "background_tasks.py": "made anew after a fork",
     "threads/pool.py": "pools are made anew after a fork",
     "mcp/resources.py": "of one event loop",
-    "threads/native.py": "where the others get theirs",
     "sqlite/database.py": "has hooks of its own",
     "testing/": "of one test",
 }
@@ -185,7 +184,7 @@ def test_locks_between_threads_are_safe_in_forked_children() -> None:
         imported = {
             alias.name
             for node in ast.walk(tree)
-            if isinstance(node, ast.ImportFrom) and node.module in ("threading", "deepfs.threads.native")
+            if isinstance(node, ast.ImportFrom) and node.module in ("threading", "deepfs.threads.forks")
             for alias in node.names
         }
         used = {

@@ -26,8 +26,7 @@ from deepfs.storage.runners import Requests, RetryPolicy
 from deepfs.text import records
 from deepfs.text.flat_tree import FileStat
 from deepfs.threads.forks import ForkSafeLock
-from deepfs.threads.loop_bridge import running_asyncio_loop
-from deepfs.threads.tasks import call_on, is_stray
+from deepfs.threads.loop_bridge import call_on, is_stray, running_asyncio_loop
 
 if TYPE_CHECKING:
     from deepfs.threads.loop_bridge import AsyncioLoop

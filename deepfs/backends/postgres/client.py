@@ -19,8 +19,7 @@ from deepfs.storage.runners import Requests, RetryPolicy, until_accepted
 from deepfs.sync import run_sync
 from deepfs.text.arguments import check_installed
 from deepfs.text.flat_tree import ChangedError
-from deepfs.threads.loop_bridge import name_asyncio, on_asyncio, running_asyncio_loop
-from deepfs.threads.tasks import call_on
+from deepfs.threads.loop_bridge import call_on, name_asyncio, on_asyncio, running_asyncio_loop
 
 if TYPE_CHECKING:
     from deepfs.threads.loop_bridge import AsyncioLoop

@@ -33,7 +33,7 @@ from deepfs.text.flat_tree import ChangedError
 from deepfs.threads import pool
 from deepfs.threads.batching import BatchedCall, Batcher
 from deepfs.threads.deadline import Deadline
-from deepfs.threads.native import get_ident
+from deepfs.threads.forks import get_ident
 
 Durability: TypeAlias = Literal["full", "normal"]
 

@@ -23,7 +23,7 @@ from deepfs._langgraph.private import StoreSession
 from deepfs.backends.namespace import Namespace
 from deepfs.text.flat_tree import ChangedError
 from deepfs.threads import pool
-from deepfs.threads.tasks import finish
+from deepfs.threads.loop_bridge import finish
 
 T = TypeVar("T")
 

@@ -149,6 +149,9 @@ def table(columns: dict[str, dict[str, str]]) -> str:
 
 
 def main(arguments: list[str]) -> None:
+    if "--help" in arguments:
+        print(__doc__)
+        return
     packages, columns = [each for each in arguments if each != "--walks"] or ["deepfs"], {}
     for package in packages:
         with TemporaryDirectory() as directory:

@@ -244,7 +244,8 @@ SIZED: Final[dict[str, Callable[[int], Call]]] = {
     ),
     "answers.tree_listing": _of_answer(lambda answer, _: answers.tree_listing(answer, "/", ""), _ANSWER_LINES),
     "answers.contents": _of_answer(
-        lambda answer, count: list(answers.contents(answer, ["/a"] * count, 1 << 20)), b"ok 1 2\nab"
+        lambda answer, count: list(answers.contents(answer, dict.fromkeys(map(str, range(count))), 1 << 20)),
+        b"ok 1 2\nab",
     ),
     "entries.directories_of": _with_rows(lambda rows: entries.directories_of(_tree(rows))),
     "entries.list_implied": _with_rows(

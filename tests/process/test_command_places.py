@@ -90,11 +90,8 @@ async def test_a_command_that_is_cancelled_while_it_waits_never_starts() -> None
         await commands.cancel("a32", "a33", "a5")
         assert commands.new() == ["a34"]
         tasks.cancel_scope.cancel()
-    assert (commands.places._queue.served, bool(commands.places._queue), commands.places._queue._served) == (
-        0,
-        False,
-        {},
-    )
+    queue = commands.places._queue
+    assert (queue.served, bool(queue), queue._groups) == (0, False, {})
 
 
 async def test_a_command_that_is_cancelled_as_it_gets_its_place_gives_it_back() -> None:

@@ -115,3 +115,12 @@ def test_a_star_import_has_all_names_and_no_modules() -> None:
         exec(f"from {package.__name__} import *", namespace)
         assert set(package.__all__) == namespace.keys() - {"__builtins__"}
         assert [name for name, value in namespace.items() if isinstance(value, ModuleType)] == []
+
+
+def test_profiles_have_the_paths_of_deepagents_as_attributes() -> None:
+    printed = run_script("""
+        import deepfs.profiles as profiles
+        print(profiles.harness.harness_profiles.HarnessProfile is profiles.HarnessProfile)
+        print(profiles.provider.provider_profiles.ProviderProfile is profiles.ProviderProfile)
+    """)
+    assert printed.split() == ["True", "True"]

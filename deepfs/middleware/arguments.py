@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from itertools import islice
 from math import inf
-from typing import Annotated, Any, ClassVar, Final, Literal, TypeGuard, get_args
+from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
@@ -220,15 +220,10 @@ TOOL_NAMES: Final[tuple[str, ...]] = get_args(FsToolName)
 """The names of all tools, in the order of `filesystem_tools`."""
 
 
-def is_file_schema(schema: object) -> TypeGuard[type[ToolArguments]]:
-    """Whether a schema is that of a file tool."""
-    return isinstance(schema, type) and issubclass(schema, ToolArguments) and bool(schema.tool)
-
-
 def file_tool_name(tool: object) -> str | None:
     """The name of a file tool of deepfs, also if it was copied; None for any other tool."""
     schema = getattr(tool, "args_schema", None)
-    return schema.tool if is_file_schema(schema) else None
+    return schema.tool or None if isinstance(schema, type) and issubclass(schema, ToolArguments) else None
 
 
 def canonical_arguments(tool: object, given: Mapping[str, Any]) -> dict[str, Any] | None:

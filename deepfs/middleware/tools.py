@@ -33,7 +33,6 @@ from deepfs.middleware.arguments import (
     FsToolName,
     TextEdit,
     ToolArguments,
-    is_file_schema,
     wrong_arguments,
 )
 from deepfs.middleware.prompts import PROMPTS
@@ -655,13 +654,19 @@ class Tool(StructuredTool):
         return _call_schema(self.name, self.description, self.args_schema)
 
     def _filter_injected_args(self, tool_input: dict[str, Any]) -> dict[str, Any]:
-        return {**tool_input} if is_file_schema(self.args_schema) else super()._filter_injected_args(tool_input)
+        return super()._filter_injected_args(tool_input) if self._own_schema() is None else {**tool_input}
 
     def _parse_input(self, tool_input: Any, tool_call_id: str | None) -> Any:
-        if isinstance(tool_input, str) or not is_file_schema(self.args_schema):
+        schema = self._own_schema()
+        if schema is None or isinstance(tool_input, str):
             return super()._parse_input(tool_input, tool_call_id)
-        given = self.args_schema.model_validate(tool_input)
-        return {name: getattr(given, name) for name in self.args_schema.model_fields}
+        given = schema.model_validate(tool_input)
+        return {name: getattr(given, name) for name in schema.model_fields}
+
+    def _own_schema(self) -> type[ToolArguments] | None:
+        """The schema of a file tool; None if a copy has another one, or a function with arguments to fill in."""
+        is_own = self.args_schema in ARGUMENTS.values() and not getattr(self, "_injected_args_keys", True)
+        return cast("type[ToolArguments]", self.args_schema) if is_own else None
 
     def _run(self, *args: Any, config: RunnableConfig, run_manager: Any = None, **given: Any) -> Any:
         return super()._run(*args, config=config, run_manager=run_manager, **given)

@@ -4,14 +4,16 @@ A profile is registered for a provider (`"openai"`) or for one model (`"openai:g
 from that of the provider. Only the first colon of a key counts.
 """
 
-from deepfs.profiles.registry import (
+from deepfs.profiles.harness import (
     GeneralPurposeSubagentProfile,
     HarnessProfile,
     HarnessProfileConfig,
+    register_harness_profile,
+)
+from deepfs.profiles.provider import (
     ProviderProfile,
     apply_provider_profile,
     get_provider_profile,
-    register_harness_profile,
     register_provider_profile,
 )
 

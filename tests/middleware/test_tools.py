@@ -4,9 +4,10 @@ import json
 import re
 from base64 import b64encode
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
+from langchain_core.tools import InjectedToolCallId
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
@@ -15,6 +16,7 @@ from deepfs import CompositeBackend, FilesystemState, MemoryBackend, Permissione
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import BackendError
+from deepfs.middleware.arguments import LsArguments
 from deepfs.middleware.tools import filesystem_tools
 from deepfs.policy import HistoryBackend
 from deepfs.testing import FaultyBackend
@@ -320,3 +322,23 @@ def test_a_sync_call_that_would_deadlock_names_the_async_form() -> None:
     with pytest.raises(RuntimeError, match="ainvoke"):
         ls.invoke({"path": "/"})
     assert run_sync(ls.ainvoke, {"path": "/"}) == "[/ is empty]"
+
+
+class WithCallId(LsArguments):
+    call_id: Annotated[str, InjectedToolCallId]
+
+
+def list_with_id(tool_call_id: Annotated[str, InjectedToolCallId], path: str, **_: Any) -> str:
+    return f"{tool_call_id} {path}"
+
+
+def list_with_call_id(call_id: str, path: str, **_: Any) -> str:
+    return f"{call_id} {path}"
+
+
+@pytest.mark.parametrize(
+    "changes", [{"func": list_with_id}, {"func": list_with_call_id, "args_schema": WithCallId}], ids=["func", "schema"]
+)
+def test_a_copy_gets_the_arguments_that_langchain_fills_in(changes: dict[str, Any]) -> None:
+    (tool,) = filesystem_tools(MemoryBackend(), tools=["ls"])
+    assert tool.model_copy(update=changes).invoke(call("ls", path="/a") | {"id": "7"}).content == "7 /a"

@@ -311,9 +311,8 @@ class ChangePolicy(WrapperBackend):
         [real] = await self.inner.aresolve_paths([path])
         return None if real is None else (await self._sizes(real)).get(real)
 
-    @without_access_check
     async def _sizes(self, path: str, *, follow: bool = False) -> dict[str, int]:
-        """The sizes of the visible files at and under `path`; with `follow`, also of links to files."""
+        """As `_list_sizes`; none if what is at `path` is not visible."""
         try:
             return await self._list_sizes(path, follow=follow)
         except DeepFSError as error:
@@ -321,7 +320,9 @@ class ChangePolicy(WrapperBackend):
                 return {}
             raise
 
+    @without_access_check
     async def _list_sizes(self, path: str, *, follow: bool = False) -> dict[str, int]:
+        """The sizes of the files at and under `path`, whatever rules hide; with `follow`, also of links to files."""
         listing = await self.inner.alist_tree(path)
         return {
             entry.path: await self._entry_size(entry)

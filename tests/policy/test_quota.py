@@ -237,6 +237,17 @@ class TestChangesByOthers:
         assert tuple(await quota.arecount()) == (9, 2)
         assert (await quota.awrite("/c", "12")).code == EXCEEDED
 
+    @pytest.mark.parametrize("change", ["edit", "delete", "move", "copy"])
+    async def test_a_count_includes_files_that_rules_above_hide(self, tmp_path: Path, change: str) -> None:
+        files = FilesystemBackend(tmp_path, virtual_mode=True)
+        await files.aupload_files([("/hidden/a", b"x" * 90), ("/b", b"x")])
+        quota = QuotaBackend(files, max_bytes=100)
+        ruled = PermissionedBackend(quota, [FilesystemPermission(["read", "write"], ["/hidden/**"], "deny")])
+        first = {"edit": ("/b", "x", "y"), "delete": ("/none",), "move": ("/none", "/c"), "copy": ("/none", "/c")}
+        await getattr(ruled, f"a{change}")(*first[change])
+        assert (await ruled.awrite("/c", "x" * 50)).code == EXCEEDED
+        assert tuple(await quota.ausage()) == (91, 2)
+
     async def test_files_are_counted_again_after_a_command(self) -> None:
         class Commands(MemoryBackend, SandboxBackendProtocol):
             capabilities = SandboxBackendProtocol.capabilities

@@ -65,8 +65,10 @@ MAX_HELD_BYTES = 256 * 1024 * 1024
 _BATCH_BYTES: Final = 8 * 1024 * 1024
 """The most bytes of a batch."""
 _STREAMS_AT_ONCE: Final = 2
-_COPIES_AT_ONCE: Final = 2 + _STREAMS_AT_ONCE
-"""Beside the streams, one batch is fetched or stored while another one is read back."""
+_STORED_AT_ONCE: Final = 2
+"""How many batches are stored at once. A database that indexes them uses a processor for each."""
+_COPIES_AT_ONCE: Final = _STORED_AT_ONCE + 1 + _STREAMS_AT_ONCE
+"""Beside the streams and the batches that are stored, one is fetched or read back."""
 _CHANGES_AT_ONCE: Final = 64
 """How many files are written or deleted at once."""
 _USUAL_MODE: Final = 0o644
@@ -132,7 +134,7 @@ class TreeTerms(Struct, frozen=True, kw_only=True):
     streamed_bytes: int = 1024 * 1024
     """Files from this size on are streamed."""
     batch_files: int = 64
-    """The most files of a batch: as many may be stored after one that fails."""
+    """The most files of a batch: twice as many may be stored after one that fails."""
 
 
 class PlannedFile(Struct, frozen=True):
@@ -225,10 +227,9 @@ class TreeCopy:
         """The size of each file that was stored."""
         self._fail = fail
         # A copy that does not merge takes one step at a time, and may run without an event loop.
-        self._storing: AbstractAsyncContextManager[Any] = anyio.Lock() if terms.merges else nullcontext()
-        self._streaming: AbstractAsyncContextManager[Any] = (
-            anyio.CapacityLimiter(_STREAMS_AT_ONCE) if terms.merges else nullcontext()
-        )
+        limit = anyio.CapacityLimiter if terms.merges else nullcontext
+        self._storing: AbstractAsyncContextManager[Any] = limit(_STORED_AT_ONCE)
+        self._streaming: AbstractAsyncContextManager[Any] = limit(_STREAMS_AT_ONCE)
 
     def at_target(self, path: str) -> str:
         """The path of the copy of what is at `path` in the source."""

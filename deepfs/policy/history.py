@@ -155,7 +155,7 @@ class HistoryBackend(KeepingBackend):
         """
         path = paths.normalize(path)
         try:
-            async with self._hold([path]):  # No version is pruned before its mode is known.
+            async with await self._hold([path]):  # No version is pruned before its mode is known.
                 content = await self.aread_version(path, number)
                 mode = await self._kept.mode(await self._place(path), f"{number:08d}")
                 code = await self._put_back(path, content, mode)
@@ -185,7 +185,7 @@ class HistoryBackend(KeepingBackend):
             raise ValueError("keep must not be negative")
         await self._check_readable(path)
         path = paths.normalize(path)
-        async with self._hold([path]):
+        async with await self._hold([path]):
             return await self._kept.prune(await self._place(path), keep)
 
     async def _put_back(self, path: str, content: bytes, mode: int | None) -> str | None:
@@ -297,7 +297,7 @@ class HistoryBackend(KeepingBackend):
 
     async def _undo(self, file: FileChange, *, is_own: bool, force: bool) -> ErrorCode | None:
         """Bring a file back; return why that was not done."""
-        async with self._hold([file.path]):
+        async with await self._hold([file.path]):
             now = await self._version_now(file.path)
             if now == file.before:
                 return None

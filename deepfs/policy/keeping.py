@@ -4,7 +4,6 @@ import re
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
-    AsyncIterator,
     Awaitable,
     Callable,
     Hashable,
@@ -13,8 +12,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
-from contextvars import ContextVar
+from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, suppress
 from functools import partial
 from logging import getLogger
 from typing import Any
@@ -24,7 +22,6 @@ from msgspec.structs import replace
 from deepfs.backends.protocol import BackendProtocol, as_backend, close_each
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import (
-    BackendError,
     ConflictError,
     DeepFSError,
     ErrorCode,
@@ -61,9 +58,6 @@ from deepfs.threads.locks import path_locks
 from deepfs.types import FileUploadResponse, error_from, failed_item, item_error
 
 _log = getLogger("deepfs")
-
-_held: ContextVar[frozenset[Hashable]] = ContextVar("deepfs_held_by_history", default=frozenset())
-"""What the current operation holds in the histories that it has passed: the places of files, each with its history."""
 
 
 NO_FILE = frozenset({"file_not_found", "is_directory", "not_a_directory", "invalid_path"})
@@ -151,7 +145,7 @@ class KeepingBackend(WrapperBackend):
         touched = _normal_paths(operation.changed_paths)
         if not touched:
             return await super().run(operation)
-        async with self._hold(touched):
+        async with await self._hold(touched):
             return await self._change_held(operation, touched)
 
     async def _change_held(self, operation: Write | Edit | Delete | Copy, touched: Sequence[str]) -> Any:
@@ -245,27 +239,17 @@ class KeepingBackend(WrapperBackend):
         is_overwriting = isinstance(operation, Write) and operation.overwrite
         return replace(operation, overwrite=False) if is_overwriting else operation
 
-    @asynccontextmanager
-    async def _hold(self, touched: Sequence[str]) -> AsyncIterator[None]:
+    async def _hold(self, touched: Sequence[str]) -> AbstractAsyncContextManager[None]:
         """Lock files against changes through all histories that have their versions in the same storage."""
         scope = await self._versions.astorage_place(self._directory)
         ends = [await self.inner.astorage_place(path) for path in touched]
         keys = frozenset[Hashable]([await self._place(path) for path in touched]).union(*(end.keys for end in ends))
         above = frozenset[Hashable]().union(*(end.above for end in ends))
-        mine = {(scope.keys, key) for key in keys}
-        if not mine.isdisjoint(_held.get()):
-            reason = f"two histories keep its versions in {self._directory}: give one of them another directory"
-            raise BackendError(touched[0], reason)
-        async with path_locks(("history", scope.keys)).hold_places(keys, above - keys):
-            token = _held.set(_held.get() | mine)
-            try:
-                yield
-            finally:
-                _held.reset(token)
+        return path_locks(("history", scope.keys)).hold_places(keys, above - keys)
 
     async def _upload(self, operation: UploadFiles) -> list[FileUploadResponse]:
         touched = {path: _normal_paths([path]) for path in operation.paths}
-        async with self._hold(_normal_paths(touched)):
+        async with await self._hold(_normal_paths(touched)):
             return await self._upload_held(operation, touched)
 
     async def _upload_held(
@@ -297,7 +281,7 @@ class KeepingBackend(WrapperBackend):
 
     async def _upload_stream(self, operation: UploadStream) -> FileUploadResponse:
         path = paths.normalize(operation.path)
-        async with self._hold([path]):
+        async with await self._hold([path]):
             pending = _Pending()
             done = False
             try:

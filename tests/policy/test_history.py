@@ -318,18 +318,6 @@ def test_invalid_settings_are_refused() -> None:
             HistoryBackend(MemoryBackend(), **settings)
 
 
-async def test_two_histories_that_keep_versions_in_one_place_are_refused(tmp_path: Path) -> None:
-    async with SqliteBackend(tmp_path / "files.db") as files:
-        assert (await files.awrite("/a", "x")).ok
-        twice = HistoryBackend(HistoryBackend(files))
-        for result in (await twice.adelete("/a"), await twice.amove("/a", "/b")):
-            assert result.code == "backend_error"
-            assert "two histories keep its versions in /.history" in str(result.error)
-        assert (await files.aread("/a")).unwrap().content == "x"
-        apart = HistoryBackend(HistoryBackend(files), directory="/.other")
-        assert (await apart.adelete("/a")).ok
-
-
 EDITOR = """
 import sys
 import anyio

@@ -140,9 +140,25 @@ class LandlockSandbox(WorkspaceSandbox):
     File operations are those of `FilesystemBackend`, confined to the workspace: they do not follow links that commands
     make out of it.
 
-    Needs Linux 6.12 or later with Landlock, on x86-64 or arm64, and an account other than root. The arguments and their
-    errors are those of `BubblewrapSandbox`, but `network` takes no list of hosts, and `temporary` of `limits` is the
-    size of the temporary directory.
+    Needs Linux 6.12 or later with Landlock, on x86-64 or arm64, and an account other than root.
+
+    Args:
+        root_dir: The workspace. None creates a directory that is removed by `aclose`, by the end of an `async with`
+            block, or by the end of the process.
+        timeout: Seconds after which a command is ended, unless its call sets less; the output so far is returned.
+        max_output_bytes: The most bytes of output that are kept, of the head and of the tail.
+        env: Environment variables of the commands.
+        network: Whether commands have the network of this machine.
+        read_only: Paths of this machine that commands can read. None may lie in a directory that commands change.
+        limits: What commands may use of the machine; None is `Limits()`. `temporary` is the size of the temporary
+            directory.
+        max_file_size_mb: As in `FilesystemBackend`.
+        debugging: Whether commands may trace processes of theirs, as debuggers and `strace` do.
+
+    Raises:
+        TypeError: For an argument of another type.
+        ValueError: For a number or a name in `env` that cannot be used.
+        NotSupportedError: On Windows.
     """
 
     _kind = "landlock"

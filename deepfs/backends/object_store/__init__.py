@@ -393,13 +393,18 @@ class S3Backend(ObjectStoreBackend):
 
     Args:
         bucket: The name of the bucket.
-        prefix: As in `ObjectStoreBackend`.
+        prefix: The directory in the bucket that is the root of the backend: a path; a tuple of names, of which each
+            is one segment whatever it holds; or a factory of these that gets the `Runtime` of the running node (None
+            outside a graph).
         region: The region; None is that of the environment.
         endpoint_url: The address of the server; None is that of Amazon. An `http://` address is not encrypted.
-        retries: As in `ObjectStoreBackend`.
-        unsafe_overwrites: As in `ObjectStoreBackend`.
-        index: As in `ObjectStoreBackend`.
-        max_file_size_mb: As in `ObjectStoreBackend`.
+        retries: How often requests are sent, and how long changes are planned anew; None is `RetryPolicy()`.
+        unsafe_overwrites: Use a store that ignores the conditions of puts.
+        index: A `PostgresBackend` or `SqliteBackend` that keeps a copy of what can be searched, so that searches fetch
+            only what may match. Give it a namespace of its own, which all clients of the bucket may share; prefixes of
+            a factory have theirs beneath it. It is not closed. Changes by clients without the index are found after
+            `arefresh_index`.
+        max_file_size_mb: The largest file, in units of 1,048,576 bytes, that is searched, or shown if it is binary.
         **options: Further options of obstore's `S3Store`, such as `access_key_id` and `secret_access_key`.
 
     Raises:

@@ -150,7 +150,7 @@ def _beneath(path: str, *, contents: bool) -> Plan[tuple[Found, list[str]]]:
     return files, kept
 
 
-def _subtree(path: str, *, contents: bool) -> Plan[tuple[Found, list[str]]]:
+def subtree(path: str, *, contents: bool) -> Plan[tuple[Found, list[str]]]:
     """As `_beneath`, but `path` may also be a file."""
     single = yield from _files([path], contents=contents)
     if path in single:
@@ -280,7 +280,7 @@ def delete(backend: PlannedBackend, operation: Delete) -> Plan[DeleteResult]:
     if path == "/":
         raise PermissionDeniedError(path, "the root cannot be deleted")
     needs_before = if_match is not None or backend._reads_before_change
-    files, chosen = yield from _subtree(path, contents=needs_before)
+    files, chosen = yield from subtree(path, contents=needs_before)
     flat_tree.check_version(path, files, if_match)
     yield Apply(backend._before_apply([flat_tree.change_of(child, files, None) for child in chosen]))
     return DeleteResult(path=path)
@@ -288,7 +288,7 @@ def delete(backend: PlannedBackend, operation: Delete) -> Plan[DeleteResult]:
 
 def move(backend: PlannedBackend, operation: Move) -> Plan[WriteResult]:
     src, dst = operation.src, operation.dst
-    files, chosen = yield from _subtree(src, contents=src != dst)
+    files, chosen = yield from subtree(src, contents=src != dst)
     if src == dst:
         return WriteResult(path=dst)
     added = yield from _relocate(backend, operation, files, chosen)
@@ -298,7 +298,7 @@ def move(backend: PlannedBackend, operation: Move) -> Plan[WriteResult]:
 
 def copy(backend: PlannedBackend, operation: Copy) -> Plan[WriteResult]:
     src, dst = operation.src, operation.dst
-    files, chosen = yield from _subtree(src, contents=True)
+    files, chosen = yield from subtree(src, contents=True)
     moved = yield from _relocate(backend, operation, files, chosen)
     update = yield Apply(backend._before_apply([flat_tree.as_copy(change) for change in moved]))
     return WriteResult(path=dst, files_update=update)
@@ -306,13 +306,24 @@ def copy(backend: PlannedBackend, operation: Copy) -> Plan[WriteResult]:
 
 def _relocate(backend: PlannedBackend, operation: Copy, files: Found, chosen: Sequence[str]) -> Plan[list[Change]]:
     """The changes that put the `chosen` files, which lie at or under `src`, to `dst`. Raises if that is impossible."""
+    targets, found = yield from check_relocation(backend, operation, chosen)
+    return [flat_tree.change_of_move(targets[path], found, path, files) for path in chosen]
+
+
+def check_relocation(
+    backend: PlannedBackend, operation: Copy, chosen: Sequence[str]
+) -> Plan[tuple[dict[str, str], Found]]:
+    """The new path of each of the `chosen` files, which lie at or under `src`, and what is found at and above `dst`.
+
+    Raises if they cannot be put there.
+    """
     src, dst = operation.src, operation.dst
     targets = flat_tree.relocation(src, dst, chosen)
     found = yield from _files([dst, *paths.ancestors(dst)], contents=backend._reads_before_change)
     flat_tree.check_parents(dst, found)
     standing: Kind | None = "file" if dst in found else "directory" if (yield from holds_files(dst)) else None
     check_target(dst, standing, from_file=src in chosen, overwrite=operation.overwrite)
-    return [flat_tree.change_of_move(targets[path], found, path, files) for path in chosen]
+    return targets, found
 
 
 PLANS: Final[Mapping[type[Operation], Callable[[PlannedBackend, Any], Plan[Any]]]] = {

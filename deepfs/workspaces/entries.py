@@ -1,4 +1,4 @@
-"""What a workspace has in place of the files below it: an entry for each path that was changed, and where entries lie."""
+"""What a workspace has in place of the files below it: an entry for each path that was changed, and where they lie."""
 
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b

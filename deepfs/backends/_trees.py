@@ -153,7 +153,7 @@ async def change_file(backend: "BackendProtocol", change: ContentChange) -> File
         # No `awrite` or `adelete` holds this, but one that compares versions just before its call holds the other lock.
         async with path_locks(("change_files", id(backend))).hold(paths.normalize(path)):
             if content is None:
-                if await kind_at(backend, path) == "directory":
+                if paths.normalize(path) != "/" and await kind_at(backend, path) == "directory":
                     raise IsDirectoryError(path)
                 result = await backend.adelete(path, if_match=change.if_match)
             elif text is not None:

@@ -335,35 +335,33 @@ def change_files(
 
     Returns the outcomes of all by their number: the error of a change that was not made, else None.
     """
-    changes = {number: each for number, each in enumerate(operation.content_changes) if number not in outcomes}
-    targets = {number: valid_path(change.path) for number, change in changes.items()}
-    planned = yield from _plan_files(backend, [(targets[number], change) for number, change in changes.items()])
-    errors: dict[int, DeepFSError | None] = {}
-    for number, change in changes.items():
+    left = {number: each for number, each in enumerate(operation.content_changes) if number not in outcomes}
+    targets = {number: valid_path(change.path) for number, change in left.items()}
+    planned = yield from _plan_files(backend, [(targets[number], change) for number, change in left.items()])
+    failed: dict[int, DeepFSError | None] = {}
+    numbers: dict[str, list[int]] = {}  # An upload may have a path twice.
+    for number, change in left.items():
         target = targets[number]
         if isinstance(target, str):
             error = planned.add(target, change.content, overwrite=change.overwrite, if_match=change.if_match)
+            if error is None:
+                numbers.setdefault(target, []).append(number)
+                continue
         else:
             error = target
-        errors[number] = error
-    if operation.is_whole and any(errors.values()):
-        return errors
-    parts = groupby(planned.changes, lambda change: not backend._is_transactional and change.after is None)
-    for _, part in parts:
+        failed[number] = error
+    if operation.is_whole and failed:
+        return {**dict.fromkeys(left), **failed}
+    done = {**outcomes} if backend._is_transactional else outcomes
+    for _, part in groupby(planned.changes, lambda change: not backend._is_transactional and change.after is None):
         stored = yield from _store_part(backend, list(part))
-        for number, target in targets.items():
-            if isinstance(target, str) and target in stored and errors[number] is None:
-                errors[number] = stored[target]
-        if not backend._is_transactional:
-            overtaken = [number for number, error in errors.items() if isinstance(error, ChangedError)]
-            outcomes |= {
-                number: error
-                for number, error in errors.items()
-                if number not in overtaken and (error is not None or targets[number] in stored)
-            }
-            if overtaken:
-                raise ChangedError(changes[overtaken[0]].path)
-    return {**outcomes, **errors}
+        overtaken = [path for path, error in stored.items() if isinstance(error, ChangedError)]
+        done.update({number: stored[path] for path in stored.keys() - overtaken for number in numbers[path]})
+        done.update(failed)
+        failed.clear()
+        if overtaken:
+            raise ChangedError(overtaken[0])
+    return done | failed
 
 
 def _store_part(backend: PlannedBackend, changes: Sequence[Change]) -> Plan[dict[str, DeepFSError | None]]:

@@ -45,6 +45,7 @@ from deepfs.profiles import register_harness_profile as register_harness_profile
 from deepfs.profiles import register_provider_profile as register_provider_profile
 from deepfs.sync import run_sync as run_sync
 from deepfs.sync import sync_shims as sync_shims
+from deepfs.types import ContentChange as ContentChange
 from deepfs.types import DeleteResult as DeleteResult
 from deepfs.types import EditResult as EditResult
 from deepfs.types import ErrorCode as ErrorCode

@@ -12,19 +12,20 @@ all operations in this one method:
 
 import re
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any, ClassVar, Final, Protocol, Self, TypeAlias
 
 from msgspec import NODEFAULT, Struct
 from msgspec.structs import force_setattr, replace
 
 from deepfs._brief import struct_repr
-from deepfs.errors import DeepFSError, error_of
+from deepfs.errors import ConflictError, DeepFSError, error_of
 from deepfs.text import paths
-from deepfs.text.arguments import CHECKS, Check, chunk_bytes, path_list, upload_list
+from deepfs.text.arguments import CHECKS, Check, change_list, chunk_bytes, path_list, upload_list
 from deepfs.text.entries import EntryChange
 from deepfs.types import (
     ChangeEvent,
+    ContentChange,
     DeleteResult,
     EditResult,
     FileDownloadResponse,
@@ -49,12 +50,14 @@ __all__ = [
     "KINDS",
     "SPELLINGS",
     "ChangeEntries",
+    "ChangeFiles",
     "Copy",
     "Delete",
     "DownloadFiles",
     "DownloadStream",
     "Edit",
     "Execute",
+    "FileBatch",
     "Glob",
     "Grep",
     "ListTree",
@@ -426,6 +429,11 @@ class Batch(Operation, frozen=True):
         items: Sequence[Any] = getattr(self, self.__struct_fields__[0])
         return items
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all items are carried out, or none."""
+        return False
+
     def only(self, items: Sequence[Any]) -> Self:
         """The same operation on other items.
 
@@ -450,7 +458,7 @@ class Batch(Operation, frozen=True):
             call: Carries out a batch.
 
         Returns:
-            One outcome for each item, in order.
+            One outcome for each item, in order. If one item of a whole is refused, nothing is carried out.
         """
         outcomes: list[Any] = []
         passed: list[Any] = []
@@ -463,15 +471,39 @@ class Batch(Operation, frozen=True):
             else:
                 outcomes.append(None)
                 passed.append(item)
+        if self.is_whole and len(passed) < len(outcomes):
+            return self.refuse_others(outcomes)
         done = iter(await call(self.only(passed)) if passed else ())
         return [next(done) if outcome is None else outcome for outcome in outcomes]
 
+    def refuse_others(self, outcomes: Sequence[Any]) -> list[Any]:
+        """The outcomes of a whole of which nothing is carried out, since some items failed.
 
-class UploadFiles(Batch, frozen=True):
+        Args:
+            outcomes: The failed outcomes in their places, and None for each of the other items.
+        """
+        error = ConflictError.because(None, "Nothing was stored, since another change of the same call failed.")
+        return [
+            failed_item(self.item, path, error) if outcome is None else outcome
+            for path, outcome in zip(self.paths, outcomes, strict=True)
+        ]
+
+
+class FileBatch(Batch, frozen=True):
+    """A batch that stores or deletes whole files."""
+
+    changes = True
+
+    @property
+    def content_changes(self) -> Sequence[ContentChange]:
+        """What it does to each file."""
+        raise NotImplementedError
+
+
+class UploadFiles(FileBatch, frozen=True):
     """`aupload_files`."""
 
     name = "upload_files"
-    changes = True
     files: list[tuple[str, bytes]]
 
     def __post_init__(self) -> None:
@@ -483,6 +515,46 @@ class UploadFiles(Batch, frozen=True):
 
     def at(self, rename: Rename) -> Self:
         return self.only([(rename(path), content) for path, content in self.files])
+
+    @property
+    def content_changes(self) -> Sequence[ContentChange]:
+        return [ContentChange(path, content, overwrite=True) for path, content in self.files]
+
+
+class ChangeFiles(FileBatch, frozen=True):
+    """`achange_files`."""
+
+    name = "change_files"
+    options: ClassVar[tuple[str, ...]] = ("all_or_none",)
+    files: list[ContentChange]
+    all_or_none: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        force_setattr(self, "files", change_list(self.files))
+        seen: set[str] = set()
+        for path in self.paths:
+            with suppress(DeepFSError):  # An invalid path is the error of its own change.
+                path = paths.normalize(path)
+            if path in seen:
+                raise ValueError(f"two changes of {path!r:.100} in one call: make them one after the other")
+            seen.add(path)
+
+    @property
+    def paths(self) -> list[str]:
+        return [change.path for change in self.files]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all changes are made, or none. One change always is."""
+        return self.all_or_none and len(self.files) > 1
+
+    def at(self, rename: Rename) -> Self:
+        return self.only([replace(change, path=rename(change.path)) for change in self.files])
+
+    @property
+    def content_changes(self) -> Sequence[ContentChange]:
+        return self.files
 
 
 class DownloadFiles(Batch, frozen=True):
@@ -653,7 +725,8 @@ KINDS: Final[Mapping[str, type[Operation]]] = {
     kind.name: kind
     for kind in (
         *(Ls, Read, ReadRaw, Write, Edit, Glob, Grep, Delete, Move, Copy, UploadFiles, DownloadFiles, Execute),
-        *(UploadStream, DownloadStream, Watch, ListTree, ChangeEntries, ResolvePaths, StoragePlaceOf),
+        *(UploadStream, DownloadStream, Watch, ListTree, ChangeEntries, ChangeFiles, ResolvePaths),
+        StoragePlaceOf,
     )
 }
 """The operations by their sync names. The first thirteen have a sync method."""

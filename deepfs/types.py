@@ -22,6 +22,7 @@ __all__ = [
     "Capabilities",
     "ChangeEvent",
     "ChangeKind",
+    "ContentChange",
     "ContextLine",
     "DeleteResult",
     "EditResult",
@@ -419,8 +420,22 @@ class Capabilities(Struct, frozen=True):
     use the storage."""
 
 
+class ContentChange(Struct, frozen=True):
+    """A change of one whole file, for `achange_files`."""
+
+    path: str
+    content: bytes | None
+    """The new content; None deletes the file."""
+    overwrite: bool = False
+    """Whether a file that is there is replaced. It says nothing about a deletion."""
+    if_match: str | None = None
+    """The version that must be there, which a read returned; None sets no condition."""
+
+    __repr__ = struct_repr
+
+
 class FileUploadResponse(Encodable, Struct, dict=True):
-    """The outcome of one upload; `error` is the bare error code."""
+    """The outcome of one upload or of one change of a file; `error` is the bare error code."""
 
     path: str
     error: str | None = None

@@ -217,7 +217,7 @@ class StepLog:
             if deletes_only and path in self.records and not self.records[path].exists:
                 continue  # Both deleted the file.
             if self.record(path, change).refuses(operation.task, change) or (
-                change.kind == "create" and self._is_in_the_way(path)
+                change.kind == "create" and self._is_in_the_way(path, operation)
             ):
                 lost.append(path)
         return lost
@@ -226,14 +226,16 @@ class StepLog:
         known = self.records.get(path)
         return known if known is not None and known.origin == change.origin else WriteRecord(change.origin, {})
 
-    def _is_in_the_way(self, path: str) -> bool:
-        """Whether tasks have put a file above `path` or beneath it."""
-        above = (self.records.get(directory) for directory in ancestors(path))
-        if any(record is not None and record.exists for record in above):
+    def _is_in_the_way(self, path: str, operation: WriteOperation) -> bool:
+        """Whether tasks have put a file above `path` or beneath it, which `operation` does not delete."""
+
+        def stays(other: str) -> bool:
+            record, change = self.records.get(other), operation.paths.get(other)
+            return record is not None and record.exists and (change is None or change.result is not None)
+
+        if any(map(stays, ancestors(path))):
             return True
-        return path in self._directories and any(
-            record.exists and is_beneath(other, path) for other, record in self.records.items()
-        )
+        return path in self._directories and any(is_beneath(other, path) and stays(other) for other in self.records)
 
 
 # --- stored records --------------------------------------------------------------------------------------------------

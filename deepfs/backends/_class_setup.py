@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from deepfs.backends.foreign import MISSING, V1_NAMES, adapters, add_v1_names, complete_answer, is_v1, shows_file
 from deepfs.errors import AlreadyExistsError, ConflictError, DeepFSError, NotSupportedError
-from deepfs.operations import KINDS, SPELLINGS, Operation, Streamed, UploadStream, Write
+from deepfs.operations import KINDS, SPELLINGS, ChangeFiles, Operation, Streamed, UploadStream, Write
 from deepfs.sync import BLOCKS_INLINE, OPERATIONS, RUNS_INLINE, in_thread, name_like, run_shielded, shim, sync_shims
 from deepfs.text.lines import version
 from deepfs.threads.locks import path_locks
@@ -47,8 +47,7 @@ def complete(cls: type[Any], protocol: type, *, is_layer: bool) -> None:
         cls.is_synchronous = _is_synchronous(cls, mixins)
     _adopt_operations(cls, mixins)
     cls._is_v1 = is_v1(cls)
-    if is_layer:
-        _make_by_overrides(cls, protocol)
+    _make_by_overrides(cls, protocol, is_layer=is_layer)
     _declare_judges_results(cls)
     has_links = "aresolve_paths" in vars(cls)
     _pair_with_run(cls, protocol)
@@ -102,7 +101,7 @@ def _call_of_body(cls: type[Any], kind: type[Operation], protocol: Any) -> Run |
     name = f"a{kind.name}"
     method, amethod = vars(cls).get(kind.name), vars(cls).get(name)
     if kind.name not in OPERATIONS:
-        if amethod is not None and kind is UploadStream:
+        if amethod is not None and kind in (UploadStream, ChangeFiles):  # Their arguments are checked.
             setattr(cls, name, _make_method(_by_arguments(amethod, kind), kind, amethod))
         return amethod and _by_arguments(amethod, kind)
     older = V1_NAMES.get(kind.name, kind.name)
@@ -430,18 +429,24 @@ def _declare_capabilities(cls: type[Any], protocol: type[Any], *, has_links: boo
         cls.capabilities = replace(declared, deletes=deletes, has_links=has_links)
 
 
-_MADE_OF: Final[Mapping[str, str]] = {
-    "aupload_stream": "aupload_files",
-    "adownload_stream": "adownload_files",
-    "alist_tree": "als",
+_MADE_OF: Final[Mapping[str, Sequence[str]]] = {
+    "aupload_stream": ["aupload_files"],
+    "adownload_stream": ["adownload_files"],
+    "alist_tree": ["als"],
+    "achange_files": ["awrite", "adelete", "aupload_files"],
 }
-"""The operations that are made of another one where only that is known."""
+"""The operations that are made of others where only these are known."""
 
 
-def _make_by_overrides(cls: type[Any], protocol: type[Any]) -> None:
-    """Where the body of a layer overrides `upload_files` alone, make streams of it: they would bypass it. And so on."""
-    for name, other in _MADE_OF.items():
-        if name not in vars(cls) and not vars(cls).keys().isdisjoint({other, other[1:]}):
+def _make_by_overrides(cls: type[Any], protocol: type[Any], *, is_layer: bool) -> None:
+    """Where the body of a layer overrides `upload_files` alone, make streams of it: they would bypass it. And so on.
+
+    Changes of files would bypass the overrides of any other class from outside, too.
+    """
+    body = vars(cls).keys()
+    for name, others in _MADE_OF.items():
+        is_bypassed = is_layer or (name == "achange_files" and "run" not in body and _is_outside(cls))
+        if is_bypassed and name not in body and not body.isdisjoint({*others, *(other[1:] for other in others)}):
             setattr(cls, name, vars(protocol)[name])
 
 

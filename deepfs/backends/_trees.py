@@ -1,7 +1,7 @@
 """What backends without a way of their own know of their trees, by public operations.
 
-The default of `alist_tree` and `achange_entries`, what is at a path, and whether two paths of two backends are one
-place.
+The defaults of `alist_tree`, `achange_entries` and `achange_files`, what is at a path, and whether two paths of two
+backends are one place.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -10,7 +10,17 @@ from functools import partial
 from secrets import token_hex
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeVar
 
-from deepfs.errors import BackendError, ErrorCode, InvalidPathError, NotFoundError, error_about
+from deepfs.errors import (
+    AlreadyExistsError,
+    BackendError,
+    ConflictError,
+    DeepFSError,
+    ErrorCode,
+    InvalidPathError,
+    IsDirectoryError,
+    NotFoundError,
+    error_about,
+)
 from deepfs.sync import run_shielded
 from deepfs.text import paths
 from deepfs.text.access import without_access_check
@@ -29,7 +39,9 @@ from deepfs.text.entries import (
     unnamed_omission,
     unreadable_omission,
 )
-from deepfs.types import FileUploadResponse, error_from
+from deepfs.text.lines import decode, version
+from deepfs.threads.locks import path_locks
+from deepfs.types import ContentChange, FileUploadResponse, Result, error_from, failed_item, item_error
 
 if TYPE_CHECKING:
     from deepfs.backends.protocol import BackendProtocol
@@ -130,6 +142,47 @@ async def change_entry(backend: "BackendProtocol", change: EntryChange) -> FileU
             result = await backend.adelete(change.path) if listing.ok else listing
             error = None if result.ok else (result.code or ErrorCode.BACKEND_ERROR).value
     return FileUploadResponse(change.path, error)
+
+
+async def change_file(backend: "BackendProtocol", change: ContentChange) -> FileUploadResponse:
+    """Make a change of a whole file with the public operations."""
+    path, content = change.path, change.content
+    text = None if content is None else decode(content)
+    result: Result
+    try:
+        # No `awrite` or `adelete` holds this, but one that compares versions just before its call holds the other lock.
+        async with path_locks(("change_files", id(backend))).hold(paths.normalize(path)):
+            if content is None:
+                if paths.normalize(path) != "/" and await kind_at(backend, path) == "directory":
+                    raise IsDirectoryError(path)
+                result = await backend.adelete(path, if_match=change.if_match)
+            elif text is not None:
+                result = await backend.awrite(path, text, overwrite=change.overwrite, if_match=change.if_match)
+            else:
+                async with path_locks(("if_match", id(backend))).hold(paths.normalize(path)):
+                    await _check_condition(backend, change)
+                    [outcome] = await backend.aupload_files([(path, content)])
+                return outcome
+        return FileUploadResponse(path) if result.ok else failed_item(FileUploadResponse, path, error_from(result))
+    except DeepFSError as error:
+        return failed_item(FileUploadResponse, path, error)
+
+
+async def _check_condition(backend: "BackendProtocol", change: ContentChange) -> None:
+    """Raise unless the file at the path of a change is as that expects it."""
+    if change.if_match is not None:
+        read = await backend.aread(change.path, 0, 1)
+        if read.version == change.if_match:
+            return
+        [found] = await backend.adownload_files([change.path])
+        if found.error == ErrorCode.FILE_NOT_FOUND:
+            raise ConflictError(change.path)
+        if found.content is None:
+            raise item_error(found, "it cannot be compared")
+        if version(found.content) != change.if_match:
+            raise ConflictError(change.path)
+    elif not change.overwrite and await kind_at(backend, change.path) == "file":
+        raise AlreadyExistsError(change.path)
 
 
 # --- whether two places are one ---

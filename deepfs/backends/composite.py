@@ -331,6 +331,11 @@ class CompositeBackend(BackendProtocol, SyncCommands):
             except DeepFSError as error:
                 [outcomes[index]] = one.failed_result(error)
 
+        if operation.is_whole and outcomes:
+            return operation.refuse_others([outcomes.get(index) for index in range(len(operation.items))])
+        if operation.is_whole and len(parts) > 1:
+            raise NotSupportedError(None, "the paths are in several mounts, which have no common transaction")
+
         async def ask(mount: Mount) -> None:
             """Note the outcomes of a mount; if it raises, those of other mounts are still returned."""
             batch = operation.only([one.items[0] for _, one in parts[mount]])

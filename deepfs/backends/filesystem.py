@@ -30,7 +30,7 @@ from deepfs.disk import (
     modified_at,
     when_free,
 )
-from deepfs.errors import BinaryFileError, DeepFSError, InvalidPathError
+from deepfs.errors import BinaryFileError, DeepFSError, InvalidPathError, NotSupportedError
 from deepfs.operations import (
     ChangeEntries,
     Copy,
@@ -38,6 +38,7 @@ from deepfs.operations import (
     DownloadFiles,
     DownloadStream,
     Edit,
+    FileBatch,
     ListTree,
     Ls,
     Move,
@@ -46,7 +47,6 @@ from deepfs.operations import (
     ReadRaw,
     ResolvePaths,
     StoragePlaceOf,
-    UploadFiles,
     UploadStream,
     Watch,
     Write,
@@ -70,6 +70,7 @@ from deepfs.threads.locks import path_locks
 from deepfs.threads.loop_bridge import loop_callbacks
 from deepfs.types import (
     ChangeEvent,
+    ContentChange,
     DeleteResult,
     EditResult,
     FileDataV2,
@@ -92,8 +93,8 @@ DirectoryFactory: TypeAlias = Callable[["Runtime[Any]"], tuple[str | os.PathLike
 
 _WAIT_S = 30.0
 """Seconds that a change waits for other processes."""
-_UPLOADS_A_CALL = 16
-"""The most files of an upload that one call in a worker thread writes, so that other calls get their turns."""
+_FILES_A_CALL = 16
+"""The most files of a batch that one call in a worker thread changes, so that other calls get their turns."""
 _FEW = 8
 """The most paths that are resolved on the event loop, one by one; more of them share steps."""
 _NO_DEADLINE = Deadline()
@@ -307,8 +308,8 @@ class FilesystemBackend(BackendProtocol):
                 return await self._change([src, dst], self._move, src, dst, overwrite, MoveProgress())
             case Copy(src, dst, overwrite):
                 return await self._change([src, dst], self._copy, src, dst, overwrite)
-            case UploadFiles(files):
-                return await self._upload_files(files)
+            case FileBatch():
+                return await self._change_files(operation)
             case UploadStream(path, chunks):
                 return await self._upload_stream(path, chunks)
             case DownloadStream(path, chunk_size):
@@ -452,13 +453,16 @@ class FilesystemBackend(BackendProtocol):
                 outcomes.append(FileUploadResponse(change.path))
         return outcomes
 
-    async def _upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+    async def _change_files(self, operation: FileBatch) -> list[FileUploadResponse]:
+        if operation.is_whole:
+            raise NotSupportedError(None, "a disk has no transactions: leave out all_or_none")
+        changes = operation.content_changes
         done: list[FileUploadResponse] = []
         # To the end: no other change comes to a path of the batch between two of its parts.
-        async with self._locks.hold(*_lockable(path for path, _ in files)):
-            for start in range(0, len(files), _UPLOADS_A_CALL):
+        async with self._locks.hold(*_lockable(operation.paths)):
+            for start in range(0, len(changes), _FILES_A_CALL):
                 outcomes: list[FileUploadResponse] = []
-                await self._run_change(self._upload, files[start : start + _UPLOADS_A_CALL], outcomes)
+                await self._run_change(self._change_each, changes[start : start + _FILES_A_CALL], outcomes)
                 done += outcomes
         return done
 
@@ -477,17 +481,23 @@ class FilesystemBackend(BackendProtocol):
     def _begin(self, disk: Disk, path: str, begun: list[Upload]) -> None:
         begun.append(disk.upload(self._path(path)))
 
-    def _upload(
-        self, deadline: Deadline, disk: Disk, files: list[tuple[str, bytes]], outcomes: list[FileUploadResponse]
+    def _change_each(
+        self, deadline: Deadline, disk: Disk, changes: Sequence[ContentChange], outcomes: list[FileUploadResponse]
     ) -> None:
-        """Write the files that have no outcome yet, in order. The deadline starts anew for each."""
-        for path, content in files[len(outcomes) :]:
+        """Make the changes that have no outcome yet, in order. The deadline starts anew for each."""
+        for change in changes[len(outcomes) :]:
             try:
-                disk.write_file(self._path(path), content, overwrite=True, deadline=deadline)
+                path, if_match = self._path(change.path), change.if_match
+                if change.content is None:
+                    disk.delete(path, deadline, if_match=if_match, only_file=True)
+                else:
+                    disk.write_file(
+                        path, change.content, overwrite=change.overwrite, if_match=if_match, deadline=deadline
+                    )
             except DeepFSError as error:
-                outcomes.append(failed_item(FileUploadResponse, path, error))
+                outcomes.append(failed_item(FileUploadResponse, change.path, error))
             else:
-                outcomes.append(FileUploadResponse(path))
+                outcomes.append(FileUploadResponse(change.path))
             deadline.restart()
 
 

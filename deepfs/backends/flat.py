@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from deepfs import operations as ops
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.watching import run_and_report, watch_storage
-from deepfs.errors import DeepFSError, ErrorCode
+from deepfs.errors import DeepFSError, ErrorCode, NotSupportedError
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
 from deepfs.storage import plans as plans
 from deepfs.storage.runners import (
@@ -66,6 +66,8 @@ class StorageBackend(BackendProtocol):
     """Whether it takes less time to ask the storage several things at once than one after the other."""
     _finds = False
     """Whether the storage finds candidates of a search by itself (`Storage.find`), so that nothing is listed."""
+    _is_transactional = False
+    """Whether the storage makes all changes of one `apply` or none, whatever happens meanwhile."""
     _retries = RetryPolicy()
     """How long a change is planned anew, and how often requests are sent again."""
 
@@ -137,8 +139,8 @@ class StorageBackend(BackendProtocol):
                 return await self._look(lambda: plans.grep(self, operation, files), "search")
             case ops.DownloadFiles(wanted):
                 return await self._look(lambda: plans.download(wanted))
-            case ops.UploadFiles():
-                return await self._upload_files(operation)
+            case ops.FileBatch():
+                return await self._change_files(operation)
             case ops.ChangeEntries(entries):
                 # Directories are implied by files, so an empty directory does not exist and need not be removed.
                 outcomes = {"make_directory": ErrorCode.UNSUPPORTED.value}
@@ -152,17 +154,28 @@ class StorageBackend(BackendProtocol):
                 return watch_storage(self._scope, path, self._hold(path))
         return await super().run(operation)
 
-    async def _upload_files(self, operation: ops.UploadFiles) -> list[FileUploadResponse]:
-        files, targets = operation.files, [plans.valid_path(path) for path, _ in operation.files]
-        held = [target for target in targets if isinstance(target, str)]
+    async def _change_files(self, operation: ops.FileBatch) -> list[FileUploadResponse]:
+        if operation.is_whole and not self._is_transactional:
+            raise NotSupportedError(None, "this storage has no transactions: leave out all_or_none")
+        given = operation.paths
+        held = [target for target in map(plans.valid_path, given) if isinstance(target, str)]
+        done: dict[int, DeepFSError | None] = {}
         try:
-            outcomes = await self._change(lambda: plans.upload(self, files, targets), *held)
+            done = await self._change(lambda: plans.change_files(self, operation, done), *held)
         except DeepFSError as error:
-            outcomes = [error if isinstance(target, str) else target for target in targets]
-        return [
-            failed_item(FileUploadResponse, given, outcome) if outcome else FileUploadResponse(given)
-            for (given, _), outcome in zip(files, outcomes, strict=True)
+            targets = map(plans.valid_path, given)
+            done |= {
+                number: error if isinstance(target, str) else target
+                for number, target in enumerate(targets)
+                if number not in done
+            }
+        failed = [
+            failed_item(FileUploadResponse, path, reason) if (reason := done[number]) else None
+            for number, path in enumerate(given)
         ]
+        if operation.is_whole and any(failed):
+            return operation.refuse_others(failed)
+        return [FileUploadResponse(path) if each is None else each for path, each in zip(given, failed, strict=True)]
 
 
 class FlatBackend(StorageBackend):

@@ -57,6 +57,7 @@ class MemoryBackend(StorageBackend):
     capabilities: Capabilities = Capabilities(watches=True)
     is_synchronous = True
     _reads_before_change = True
+    _is_transactional = True
 
     def __init__(self, *, files: Mapping[str, FileContent] | None = None, max_file_size_mb: int = 10) -> None:
         super().__init__(max_file_size_mb=max_file_size_mb)

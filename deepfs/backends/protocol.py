@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from deepfs._brief import arguments, format_attributes
 from deepfs.backends._class_setup import answer, complete, complete_protocol
-from deepfs.backends._trees import End, are_one, change_entry, list_tree
+from deepfs.backends._trees import End, are_one, change_entry, change_file, list_tree
 from deepfs.backends.foreign import BackendProtocolV1, SandboxBackendProtocolV1, adapters
 from deepfs.backends.namespace import Choice
 from deepfs.backends.transfer import collect_chunks, copy_tree, download_file, move_tree
@@ -27,6 +27,7 @@ from deepfs.text.entries import EntryChange, StoragePlace, TreeListing, flat_pla
 from deepfs.types import (
     Capabilities,
     ChangeEvent,
+    ContentChange,
     ContextLine,
     DeleteResult,
     EditResult,
@@ -525,6 +526,34 @@ class BackendProtocol(SyncSurface):
             text only. See the contract under "upload_files and download_files".
         """
         return [await self._upload_text(path, content) for path, content in files]
+
+    async def achange_files(
+        self, files: Sequence[ContentChange], *, all_or_none: bool = False
+    ) -> list[FileUploadResponse]:
+        """Create, replace and delete whole files of any bytes, each on a condition.
+
+        A backend without its own implementation makes one change after another, by `awrite`, `adelete` and
+        `aupload_files`. Then the condition of a change to bytes that are no text, and whether a path to delete is a
+        file, are looked up just before: changes by this method exclude one another, and nothing else.
+
+        Args:
+            files: The changes, made in order. A path may have one.
+            all_or_none: Make all changes in one step, or none if one of them cannot be made: the others are then a
+                `conflict`. Several changes need a storage that has transactions: memory, graph state, SQLite or
+                Postgres, and one mount of a composite.
+
+        Returns:
+            One outcome for each change, in order; its `error` is None or a code. Errors: `already_exists` without
+            `overwrite`, `conflict` where `if_match` is not the version that is there, `file_not_found` for a deletion,
+            `is_directory`, `not_a_directory`, `invalid_path`, `permission_denied`, and what `aupload_files` has; all
+            are `unsupported` where `all_or_none` is not possible. See the contract under "change_files".
+
+        Raises:
+            ValueError: Two changes have one path.
+        """
+        if all_or_none and len(files) > 1:
+            raise _refuse(self, "all_or_none for several changes")
+        return [await change_file(self, change) for change in files]
 
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
         """Fetch the bytes of files.

@@ -65,6 +65,7 @@ class StateBackend(RecordStorageBackend):
 
     is_synchronous = True
     _reads_before_change = True
+    _is_transactional = True
     _is_by_thread = True
     _shown = ("file_format=_file_format",)
 

@@ -259,7 +259,10 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         path = paths.normalize(path)
         check_text(content)
         async with self._hold(path):
-            await self._check_version(path, if_match)
+            try:
+                await self._check_version(path, if_match)
+            except NotFoundError:
+                raise ConflictError(path) from None
             replaces = overwrite or if_match is not None
             exists = await self._exists(path, replaces=replaces)
             if not exists:

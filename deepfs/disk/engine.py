@@ -282,15 +282,18 @@ class Disk:
         self._make_root_of(path)
         self._writer.edit(path, change, deadline or Deadline(), if_match=if_match, limit=limit)
 
-    def delete(self, path: str, deadline: Deadline | None = None, *, if_match: str | None = None) -> None:
+    def delete(
+        self, path: str, deadline: Deadline | None = None, *, if_match: str | None = None, only_file: bool = False
+    ) -> None:
         """Delete a file, a symlink, or a directory with all under it; the target of a symlink stays.
 
         If something in a directory cannot be deleted, all the rest is, and the error names what stayed. With `if_match`
-        only this version of a file, or a symlink to a file of this version, is deleted.
+        only this version of a file, or a symlink to a file of this version, is deleted. With it, and with `only_file`,
+        a directory stays.
         """
         self._prepare()
         self._make_root_of(path)
-        delete(self._root, path, deadline or Deadline(), if_match=if_match)
+        delete(self._root, path, deadline or Deadline(), if_match=if_match, only_file=only_file)
 
     def change_entry(self, change: EntryChange) -> None:
         """Make or remove one directory, or set a mode.

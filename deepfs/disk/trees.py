@@ -32,6 +32,7 @@ from deepfs.errors import (
     ConflictError,
     DeepFSError,
     ErrorCode,
+    IsDirectoryError,
     NotFoundError,
     PermissionDeniedError,
 )
@@ -395,11 +396,12 @@ _REFUSALS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _MAX_ROUNDS = 1000
 
 
-def delete(root: Root, path: str, deadline: Deadline, *, if_match: str | None = None) -> None:
+def delete(root: Root, path: str, deadline: Deadline, *, if_match: str | None = None, only_file: bool = False) -> None:
     """Delete the entry at `path`: a directory with all under it, a symlink itself and not its target.
 
     A file that is being edited is deleted after the edit. If something in a directory cannot be deleted, everything
-    else is, and the error names what stayed. With `if_match` only a file of this version is deleted, never a directory.
+    else is, and the error names what stayed. With `if_match` only a file of this version is deleted. With it, and with
+    `only_file`, a directory never is.
     """
     with StorageErrors(path), root.locate(path, follow=False) as place:
         if root.is_root_or_above(place.names):
@@ -413,6 +415,11 @@ def delete(root: Root, path: str, deadline: Deadline, *, if_match: str | None = 
             if status is None:
                 raise NotFoundError(path)
             is_dir = stat.S_ISDIR(status.st_mode)
+            if only_file:
+                if is_dir:
+                    raise IsDirectoryError(path)
+                os.unlink(place.name, dir_fd=place.directory)  # Fails if it has become one.
+                return
             if is_dir:
                 check_tree(root, place, path, deadline)
             stayed = remove_tree(place.directory, place.name, path, is_dir=is_dir, deadline=deadline)

@@ -22,7 +22,7 @@ from deepfs.backends.protocol import BACKEND_TYPES
 from deepfs.backends.transfer import download_file
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import ConflictError, DeepFSError, ErrorCode
-from deepfs.operations import Copy, Delete, Edit, Move, Operation, UploadFiles, UploadStream, Write
+from deepfs.operations import Copy, Delete, Edit, FileBatch, Move, Operation, UploadStream, Write
 from deepfs.sync import run_shielded
 from deepfs.text import edits, paths
 from deepfs.text.access import without_access_check
@@ -30,7 +30,7 @@ from deepfs.text.arguments import check_bytes
 from deepfs.text.entries import TreeEntry
 from deepfs.text.lines import decode, utf8_size, version
 from deepfs.threads.locks import path_locks
-from deepfs.types import FileUploadResponse, failed_item
+from deepfs.types import ContentChange, FileUploadResponse
 
 _log = getLogger("deepfs")
 
@@ -77,9 +77,9 @@ class PlannedChange(Struct, frozen=True):
 class ChangePolicy(WrapperBackend):
     """The base of policies that decide by the change about to be made; a subclass overrides `achanging`.
 
-    `write`, `edit`, `delete`, `copy`, `move`, `upload_files` and `aupload_stream` are reported to it, with the sizes of
-    the files before and after. A change that is known to fail, such as a `write` to a path that is taken, is not
-    reported: `inner` gives the reason. Commands (`execute`) are not reported.
+    `write`, `edit`, `delete`, `copy`, `move`, `upload_files`, `achange_files` and `aupload_stream` are reported to it,
+    with the sizes of the files before and after. A change that is known to fail, such as a `write` to a path that is
+    taken, is not reported: `inner` gives the reason. Commands (`execute`) are not reported.
 
     Changes of one path through this object run one after another; a stream locks its path until it is complete. So
     sizes are right unless files are also changed without this object. An edit is right even then: it is made on the
@@ -104,7 +104,7 @@ class ChangePolicy(WrapperBackend):
         The size of a stream is known only when all of it has arrived. So a stream calls this when it begins, with an
         unchanged size (0 for a new file); then for each chunk that makes the file larger than it was, with the size
         reached before that chunk as `before`; and when it is complete, with both sizes, if the file becomes shorter. In
-        a batch of uploads, each item calls this separately.
+        a batch, each item calls this separately; the changes of an `achange_files` with `all_or_none` do together.
 
         Args:
             changes: The files that the change concerns. A move lists the files at the source and at the destination.
@@ -125,8 +125,8 @@ class ChangePolicy(WrapperBackend):
 
     async def run(self, operation: Operation) -> Any:
         match operation:
-            case UploadFiles():
-                return await self._upload(operation)
+            case FileBatch():
+                return await self._change_files(operation)
             case Write() | Edit() | UploadStream() | Delete() | Copy():
                 operation = operation.at(paths.normalize)
             case _:
@@ -237,39 +237,59 @@ class ChangePolicy(WrapperBackend):
 
     # --- batches ---
 
-    async def _upload(self, operation: UploadFiles) -> list[FileUploadResponse]:
+    async def _change_files(self, operation: FileBatch) -> list[FileUploadResponse]:
         targets = {path: _normal(path) for path in operation.paths}
         normal = list(dict.fromkeys(path for path in targets.values() if path is not None))
         async with self._hold_paths(*normal):
             real = dict(zip(normal, await self.inner.aresolve_paths(normal), strict=True))
-            targets = {path: None if name is None else real[name] or name for path, name in targets.items()}
+            removed = {change.path for change in operation.content_changes if change.content is None}
+            targets = {
+                path: name if name is None or path in removed else real[name] or name  # Of a link, the link is removed.
+                for path, name in targets.items()
+            }
             before = {path: (await self._sizes(path)).get(path) for path in targets.values() if path is not None}
-            items: list[_Item] = []
             sizes = dict(before)  # A file may be there twice: what the first asks for is there for the second.
-            try:
-                for path, content in operation.files:
-                    items.append(_Item(path, content, targets[path], sizes))
-                    await items[-1].ask(self.achanging)
-                    if (planned := items[-1].planned) is not None:
-                        sizes[planned.path] = planned.after
-                asked = [item for item in items if item.outcome is None]
-                files = [(item.given, item.content) for item in asked]
-                stored = await self.inner.arun(UploadFiles(files)) if asked else []
-                for item, outcome in zip(asked, stored, strict=True):
-                    item.outcome, item.is_stored = outcome, outcome.error is None
-            finally:
-                await run_shielded(partial(self._report, items, before))
-            return [item.outcome or FileUploadResponse(item.given) for item in items]
+            asked: list[_Part] = []
+            stored: list[FileUploadResponse] = []
 
-    async def _report(self, items: Iterable["_Item"], sizes: dict[str, int | None]) -> None:
-        """Report the outcome of each item to `achanged`, in order, since a batch may have a path twice."""
-        for item in items:
-            if item.planned is not None:
-                look = None if item.is_stored else partial(self._size_of_one, item.planned.path)
-                actual = replace(item.planned, before=sizes[item.planned.path])
-                [made] = await _look_what_happened([actual], look)
-                sizes[made.path] = made.after
-                await self.achanged([item.planned], [made])
+            async def ask(one: FileBatch) -> None:
+                planned = [
+                    planned
+                    for change in one.content_changes
+                    if (target := targets[change.path]) is not None
+                    if (planned := _plan_content(change, target, sizes)) is not None
+                ]
+                if planned:
+                    await self.achanging(planned)
+                    sizes.update({change.path: change.after for change in planned})
+                asked.append(_Part(len(one.items), planned))
+
+            async def carry_out(passed: FileBatch) -> list[FileUploadResponse]:
+                stored.extend(await self.inner.arun(passed))
+                return stored
+
+            try:
+                if operation.is_whole:  # What one change frees is there for the others.
+                    await ask(operation)
+                    return await carry_out(operation)
+                return await operation.where(ask, carry_out)
+            finally:
+                await run_shielded(partial(self._report, asked, stored, before))
+
+    async def _report(
+        self, parts: Iterable["_Part"], stored: Sequence[FileUploadResponse], sizes: dict[str, int | None]
+    ) -> None:
+        """Report what became of each part to `achanged`, in order, since a batch may have a path twice."""
+        place = 0
+        for part in parts:
+            outcomes, place = stored[place : place + part.count], place + part.count
+            if part.planned:
+                is_stored = bool(outcomes) and all(outcome.error is None for outcome in outcomes)
+                actual = [replace(change, before=sizes[change.path]) for change in part.planned]
+                look = None if is_stored else partial(self._sizes_of, [change.path for change in actual])
+                made = await _look_what_happened(actual, look)
+                sizes.update({change.path: change.after for change in made})
+                await self.achanged(part.planned, made)
 
     # --- looking ---
 
@@ -303,8 +323,10 @@ class ChangePolicy(WrapperBackend):
         await self.achanged(planned, await _look_what_happened(planned, look))
 
     async def _size_of_one(self, path: str) -> Mapping[str, int]:
-        size = await self._size(path)
-        return {} if size is None else {path: size}
+        return await self._sizes_of([path])
+
+    async def _sizes_of(self, files: Sequence[str]) -> Mapping[str, int]:
+        return {path: size for path in files if (size := await self._size(path)) is not None}
 
     async def _size(self, path: str) -> int | None:
         """The size of the file that `path` resolves to; None if there is none, or it is not visible."""
@@ -384,25 +406,21 @@ class _Counted:
         self.planned = shorter
 
 
-class _Item:
-    """One upload of a batch."""
+class _Part(Struct, frozen=True):
+    """Items of a batch that `achanging` let pass together."""
 
-    def __init__(self, given: str, content: bytes, path: str | None, sizes: Mapping[str, int | None]) -> None:
-        self.given = given
-        self.content = content
-        self.planned: PlannedChange | None = None
-        self.outcome: FileUploadResponse | None = None
-        self.is_stored = False
-        self._wanted = None if path is None else PlannedChange(path, sizes[path], len(content))
+    count: int
+    planned: Sequence[PlannedChange]
 
-    async def ask(self, ask: Callable[[Sequence[PlannedChange]], Awaitable[None]]) -> None:
-        if self._wanted is None:
-            return
-        try:
-            await ask([self._wanted])
-            self.planned = self._wanted
-        except DeepFSError as error:
-            self.outcome = failed_item(FileUploadResponse, self.given, error)
+
+def _plan_content(change: ContentChange, path: str, sizes: Mapping[str, int | None]) -> PlannedChange | None:
+    """The effect of a change of the file at `path`; None if it must fail."""
+    before = sizes[path]
+    if change.content is None:
+        return None if before is None else PlannedChange(path, before, None)
+    if before is not None and not (change.overwrite or change.if_match is not None):
+        return None
+    return PlannedChange(path, before, len(change.content))
 
 
 def _normal(path: str) -> str | None:

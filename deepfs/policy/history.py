@@ -195,7 +195,7 @@ class HistoryBackend(KeepingBackend):
         if narrow is not None and narrow != now:  # Before the content is there for others to read.
             await self.inner.achange_entries([EntryChange(path, "set_mode", narrow)])
         with use_file_mode(mode):
-            (stored,) = await self._upload_held(UploadFiles([(path, content)]), {path: [path]})
+            (stored,) = await self._change_files_held(UploadFiles([(path, content)]), {path: [path]})
         wanted = now if stored.error is not None else mode if now is None else narrow
         if wanted is not None and wanted != narrow:  # The umask may have left less; or nothing was stored.
             await self.inner.achange_entries([EntryChange(path, "set_mode", wanted)])

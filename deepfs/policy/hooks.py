@@ -19,21 +19,23 @@ from deepfs.operations import (
     ChangeEntries,
     DownloadFiles,
     DownloadStream,
+    FileBatch,
     ListTree,
     Operation,
     Read,
-    UploadFiles,
     UploadStream,
 )
 from deepfs.text import paths
 from deepfs.text.access import without_access_check
 from deepfs.text.arguments import check_callable, check_callables
 from deepfs.types import (
+    DeleteResult,
     EditResult,
     ExecuteResponse,
     FileDataV1,
     FileDataV2,
     FileDownloadResponse,
+    FileUploadResponse,
     GrepMatch,
     GrepResult,
     ReadRawResult,
@@ -41,10 +43,11 @@ from deepfs.types import (
     error_behind,
     failed_item,
     failure,
+    item_error,
     replace_fields,
 )
 
-CHANGES: Final = frozenset({"write", "edit", "delete", "move", "copy", "upload_files"})
+CHANGES: Final = frozenset({"write", "edit", "delete", "move", "copy", "upload_files", "change_files"})
 """The operations that change files, without `execute`: what a command changes is not known."""
 
 
@@ -52,7 +55,8 @@ class Call(Struct, frozen=True):
     """The sync name of an operation, and its arguments.
 
     For a batch, there is one call for each item: `upload_files` with `path` and `content`, `download_files` with
-    `path`. A stream is such a call, too; without `content` if it passes in chunks.
+    `path`. A stream is such a call, too; without `content` if it passes in chunks. Of `change_files`, a deletion is
+    `delete` with `path`, and any other change is `upload_files`.
     """
 
     operation: str
@@ -129,9 +133,10 @@ class HookedBackend(WrapperBackend):
     """Runs hooks, sync or async, before and after each operation.
 
     A leaf of `deepfs.errors` that a `before` hook raises becomes the result, and the operation does not happen. The
-    `after` hooks do not see what was denied before. `upload_files` and `download_files` are shown to hooks as one call
-    for each item, with the item's response as result. `execute` has no failed result, so what hooks raise reaches its
-    caller. So do other exceptions, of any operation: they are bugs.
+    `after` hooks do not see what was denied before. `upload_files`, `download_files` and `change_files` are shown to
+    hooks as one call for each item, with the item's response as result; a deletion of the latter is `delete`. `execute`
+    has no failed result, so what hooks raise reaches its caller. So do other exceptions, of any operation: they are
+    bugs.
 
     Streams are shown as `upload_files` and `download_files` of one item. Hooks see its content, so a stream holds the
     whole file, up to 256 MB, unless all hooks declare that they do not look at contents (`without_contents`; a
@@ -159,7 +164,7 @@ class HookedBackend(WrapperBackend):
     async def run(self, operation: Operation) -> Any:
         tenant = tenant_of(self._of_tenants)
         match operation:
-            case UploadFiles() | DownloadFiles():
+            case FileBatch() | DownloadFiles():
                 return await self._run_each(operation, tenant)
             case UploadStream(path):
                 if _read_contents([*self.before, *self.after]):
@@ -189,13 +194,13 @@ class HookedBackend(WrapperBackend):
             else told
         )
 
-    async def _run_each(self, batch: UploadFiles | DownloadFiles, tenant: str | None) -> list[Any]:
+    async def _run_each(self, batch: FileBatch | DownloadFiles, tenant: str | None) -> list[Any]:
         """Run a batch, of which every item is a call."""
 
-        async def ask(one: UploadFiles | DownloadFiles) -> None:
+        async def ask(one: FileBatch | DownloadFiles) -> None:
             await self._ask(_call_of_item(one, tenant))
 
-        async def run(passed: UploadFiles | DownloadFiles) -> list[Any]:
+        async def run(passed: FileBatch | DownloadFiles) -> list[Any]:
             calls = [_call_of_item(passed.only([item]), tenant) for item in passed.items]
             outcomes = await self.inner.arun(passed)
             return [await self._item_response(*each, passed) for each in zip(calls, outcomes, strict=True)]
@@ -224,12 +229,18 @@ class HookedBackend(WrapperBackend):
                 yield chunk
         await self._notify(call, FileDownloadResponse(operation.path))
 
-    async def _item_response(self, call: Call, response: Any, batch: UploadFiles | DownloadFiles) -> Any:
+    async def _item_response(self, call: Call, response: Any, batch: FileBatch | DownloadFiles) -> Any:
         """Run the `after` hooks for one item of a batch; an error that they raise becomes its response."""
+        path = call.arguments["path"]
         try:
-            return await self._notify(call, response)
+            if call.operation != "delete":
+                return await self._notify(call, response)
+            error = item_error(response, "it cannot be deleted") if response.error else None
+            told = await self._notify(call, failure(DeleteResult, error) if error else DeleteResult(path=path))
+            told.unwrap()
         except DeepFSError as error:
-            return failed_item(batch.item, call.arguments["path"], error)
+            return failed_item(batch.item, path, error)
+        return FileUploadResponse(path)
 
 
 # --- contents in results ---
@@ -290,7 +301,10 @@ def _map_match(match: GrepMatch, change: Callable[[str], str]) -> GrepMatch:
     return replace(match, text=change(match.text), context_before=before, context_after=after)
 
 
-def _call_of_item(one: UploadFiles | DownloadFiles, tenant: str | None) -> Call:
-    [item] = one.items
-    arguments = {"path": item[0], "content": item[1]} if isinstance(one, UploadFiles) else {"path": item}
-    return Call(one.name, arguments, tenant)
+def _call_of_item(one: FileBatch | DownloadFiles, tenant: str | None) -> Call:
+    if isinstance(one, DownloadFiles):
+        return Call(one.name, {"path": one.paths[0]}, tenant)
+    [change] = one.content_changes
+    if change.content is None:
+        return Call("delete", {"path": change.path}, tenant)
+    return Call("upload_files", {"path": change.path, "content": change.content}, tenant)

@@ -30,7 +30,7 @@ from deepfs.errors import (
     QuotaExceededError,
     error_about,
 )
-from deepfs.operations import Copy, Delete, Edit, ListTree, Move, Operation, UploadFiles, UploadStream, Write
+from deepfs.operations import Copy, Delete, Edit, FileBatch, ListTree, Move, Operation, UploadStream, Write
 from deepfs.policy.archive import (
     PRIVATE_FILE,
     UNKNOWN,
@@ -55,7 +55,7 @@ from deepfs.text.entries import Omission, TreeListing, files_of, is_probing, joi
 from deepfs.text.lines import decode, version
 from deepfs.text.lines import digest as content_digest
 from deepfs.threads.locks import path_locks
-from deepfs.types import FileUploadResponse, error_from, failed_item, item_error
+from deepfs.types import FileUploadResponse, error_from, item_error
 
 _log = getLogger("deepfs")
 
@@ -123,8 +123,8 @@ class KeepingBackend(WrapperBackend):
         match operation:
             case ListTree():
                 return await self._list_tree(operation)
-            case UploadFiles():
-                return await self._upload(operation)
+            case FileBatch():
+                return await self._change_files(operation)
             case UploadStream():
                 return await self._upload_stream(operation)
             case Write() | Edit() | Delete() | Copy() if not is_probing.get():
@@ -247,34 +247,39 @@ class KeepingBackend(WrapperBackend):
         above = frozenset[Hashable]().union(*(end.above for end in ends))
         return path_locks(("history", scope.keys)).hold_places(keys, above - keys)
 
-    async def _upload(self, operation: UploadFiles) -> list[FileUploadResponse]:
+    async def _change_files(self, operation: FileBatch) -> list[FileUploadResponse]:
         touched = {path: _normal_paths([path]) for path in operation.paths}
         async with await self._hold(_normal_paths(touched)):
-            return await self._upload_held(operation, touched)
+            return await self._change_files_held(operation, touched)
 
-    async def _upload_held(
-        self, operation: UploadFiles, touched: Mapping[str, Sequence[str]]
+    async def _change_files_held(
+        self, operation: FileBatch, touched: Mapping[str, Sequence[str]]
     ) -> list[FileUploadResponse]:
-        """Upload to paths that are locked; `touched` has the normalised path of each, if there is one."""
-        files, pending = operation.files, _Pending()
+        """Change files whose paths are locked; `touched` has the normalised path of each, if there is one."""
+        changes, pending = operation.content_changes, _Pending()
+        deleted = {change.path for change in changes if change.content is None}
         done: dict[str, bool] = {}
         try:
-            errors = {path: await self._try_keep(each, pending) for path, each in touched.items()}
-            for given, content in files:  # Of two contents for one file, the later one counts.
-                for path in touched[given] if errors[given] is None else ():
-                    pending.files[path] = replace(pending.files[path], after=version(content))
+            errors = {
+                path: await self._try_keep(each, pending, must_fit=path not in deleted)
+                for path, each in touched.items()
+            }
+            for change in changes:  # Of two contents for one file, the later one counts.
+                after = None if change.content is None else version(change.content)
+                for path in touched[change.path] if errors[change.path] is None else ():
+                    pending.files[path] = replace(pending.files[path], after=after)
             try:
-                await self._record(operation.name, pending)
+                await self._record(operation.name, pending, must_fit=len(deleted) < len(changes))
             except DeepFSError as error:
                 errors = {path: errors[path] or (error if each else None) for path, each in touched.items()}
-            passed = [file for file in files if errors[file[0]] is None]
-            stored = iter(await self.inner.aupload_files(passed) if passed else [])
-            outcomes = [
-                next(stored) if error is None else failed_item(FileUploadResponse, path, error)
-                for path, error in ((path, errors[path]) for path, _ in files)
-            ]
-            results = [(path, outcome.error is None) for outcome, (path, _) in zip(outcomes, files, strict=True)]
-            done = {path: ok for given, ok in results for path in touched[given]}
+
+            async def check(one: FileBatch) -> None:
+                if (error := errors[one.paths[0]]) is not None:
+                    raise error
+
+            outcomes: list[FileUploadResponse] = await operation.where(check, self.inner.arun)
+            results = zip(operation.paths, outcomes, strict=True)
+            done = {path: outcome.error is None for given, outcome in results for path in touched[given]}
             return outcomes
         finally:
             await self._settle(pending, done)
@@ -338,12 +343,12 @@ class KeepingBackend(WrapperBackend):
             raise keeping_error(path, error) from error
         return hashed.hexdigest()
 
-    async def _try_keep(self, touched: Sequence[str], pending: _Pending) -> DeepFSError | None:
-        """Store the files before they are replaced; return the error if that fails."""
+    async def _try_keep(self, touched: Sequence[str], pending: _Pending, *, must_fit: bool) -> DeepFSError | None:
+        """Store the files before they are replaced or deleted; return the error if that fails."""
         try:
             for path in touched:
-                with access_as("target"):
-                    await self._keep_tree(path, pending, deep=False, must_fit=True)
+                with access_as("target" if must_fit else "source"):
+                    await self._keep_tree(path, pending, deep=False, must_fit=must_fit)
         except DeepFSError as error:
             return error
         return None

@@ -23,7 +23,14 @@ from deepfs.text.access import without_access_check
 from deepfs.text.arguments import check_callable
 from deepfs.text.lines import utf8_size
 from deepfs.text.records import size_of
-from deepfs.types import Encodable, ExecuteResponse, FileDataV2, FileDownloadResponse, FileUploadResponse
+from deepfs.types import (
+    ContentChange,
+    Encodable,
+    ExecuteResponse,
+    FileDataV2,
+    FileDownloadResponse,
+    FileUploadResponse,
+)
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer, TracerProvider
@@ -169,9 +176,13 @@ def _failure(result: Any) -> tuple[str | None, str | None]:
 
 def _bytes_in(call: Call) -> int | None:
     """The bytes of the new content in the arguments of a change."""
-    if call.operation == "upload_files":
-        return sum(len(content) for _, content in call.arguments["files"])
+    if (files := call.arguments.get("files")) is not None:
+        return sum(len(content or b"") for _, content in map(_path_and_content, files))
     return chunk_bytes(call.arguments.get("content", call.arguments.get("new")))
+
+
+def _path_and_content(file: tuple[str, bytes] | ContentChange) -> tuple[str, bytes | None]:
+    return (file.path, file.content) if isinstance(file, ContentChange) else file
 
 
 def _bytes_out(result: object) -> int | None:
@@ -204,7 +215,8 @@ class AuditRecord(Encodable, Struct, frozen=True, omit_defaults=True):
     """When the operation began: ISO 8601, UTC."""
     operation: str
     arguments: dict[str, Any]
-    """The arguments. Contents are replaced by their size: characters of a text, bytes of an upload.
+    """The arguments. Contents are replaced by their size: characters of a text, bytes of an upload; the size of a file
+    that `change_files` deletes is None.
 
     For `upload_stream` and `download_stream`, `size` is the number of bytes transferred. Any log can store them: lone
     surrogates are escaped, texts are cut after 10,000 characters, and what is no text or number is named by its type.
@@ -310,7 +322,10 @@ def _loggable(name: str, value: Any) -> Any:
         case "content" | "old" | "new":
             return {"size": len(value)}
         case "files":
-            return [{"path": _text(path), "size": len(content)} for path, content in value]
+            return [
+                {"path": _text(path), "size": None if content is None else len(content)}
+                for path, content in map(_path_and_content, value)
+            ]
         case "paths":
             return [_text(path) for path in value]
     if isinstance(value, str):

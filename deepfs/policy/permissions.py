@@ -14,6 +14,7 @@ from deepfs.errors import DeepFSError, ErrorCode, PermissionDeniedError, quote
 from deepfs.operations import (
     Batch,
     ChangeEntries,
+    ChangeFiles,
     Copy,
     Delete,
     DownloadFiles,
@@ -277,7 +278,11 @@ class PermissionedBackend(WrapperBackend):
                     with self._access_scope(source, target):
                         return await self.inner.arun(permitted)
 
-                return await operation.where(lambda one: self._check(one.paths[0], *needed), carry_out)
+                async def check(one: Operation) -> None:
+                    of_source, of_target = _permissions_for(one)
+                    await self._check(one.paths[0], *(of_source or of_target))
+
+                return await operation.where(check, carry_out)
             case Search(path=path):
                 operation = replace(operation, path=await self._begin_of_search(path))
                 operation = replace(operation, hidden=self._hiding_filter(operation.hidden))
@@ -483,6 +488,12 @@ def _permissions_for(operation: Operation) -> tuple[Sequence[FilesystemOperation
             return _READ, _WRITE
         case UploadFiles() | UploadStream():
             return _NOTHING, _WRITE
+        case ChangeFiles(files):
+            needed = _WRITE if all(change.if_match is None for change in files) else _BOTH
+            return (
+                needed if any(change.content is None for change in files) else _NOTHING,
+                needed if any(change.content is not None for change in files) else _NOTHING,
+            )
         case ChangeEntries():
             return _WRITE, _WRITE
         case ListTree():

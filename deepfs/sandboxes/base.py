@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from msgspec.structs import replace as replace_fields
 
+from deepfs.backends._trees import change_file
 from deepfs.backends.protocol import Capabilities, ExecuteOffloadResult, SandboxBackendProtocol, StoragePlace
 from deepfs.errors import (
     BinaryFileError,
@@ -16,6 +17,7 @@ from deepfs.errors import (
     DeepFSError,
     InvalidPathError,
     NotFoundError,
+    NotSupportedError,
     PermissionDeniedError,
 )
 from deepfs.operations import Operation
@@ -41,6 +43,7 @@ from deepfs.text.media import is_binary_name
 from deepfs.threads import pool
 from deepfs.threads.locks import path_locks
 from deepfs.types import (
+    ContentChange,
     DeleteResult,
     EditResult,
     ExecuteResponse,
@@ -284,10 +287,12 @@ class BaseSandbox(SandboxBackendProtocol):
     async def awrite(
         self, path: str, content: str, *, overwrite: bool = False, if_match: str | None = None
     ) -> WriteResult:
-        path = paths.normalize(path)
         check_text(content)
+        return await self._store(path, content.encode(), overwrite, if_match)
+
+    async def _store(self, path: str, data: bytes, overwrite: bool, if_match: str | None) -> WriteResult:
+        path = paths.normalize(path)
         mode = "match" if if_match is not None else "replace" if overwrite else "create"
-        data = content.encode()
         async with self._hold(path):
             try:
                 known = "" if if_match is None else await self._script_version(path, if_match)
@@ -411,6 +416,22 @@ class BaseSandbox(SandboxBackendProtocol):
             _response_of(given, target if isinstance(target, DeepFSError) else next(errors))
             for (given, _), target in zip(files, targets, strict=True)
         ]
+
+    async def achange_files(
+        self, files: Sequence[ContentChange], *, all_or_none: bool = False
+    ) -> list[FileUploadResponse]:
+        if all_or_none and len(files) > 1:
+            raise NotSupportedError(None, "a sandbox has no transactions: leave out all_or_none")
+        return [await self._change_file(change) for change in files]
+
+    async def _change_file(self, change: ContentChange) -> FileUploadResponse:
+        if change.content is None:
+            return await change_file(self, change)
+        try:
+            await self._store(change.path, change.content, change.overwrite, change.if_match)
+        except DeepFSError as error:
+            return failed_item(FileUploadResponse, change.path, error)
+        return FileUploadResponse(change.path)
 
     def _put_words(self, file: tuple[str, bytes]) -> list[bytes]:
         return [self._inner(file[0]), str(len(file[1])).encode()]

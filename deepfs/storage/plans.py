@@ -3,9 +3,9 @@
 What a plan is, the requests that it yields, and what runs it, are in `runners.py`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import zip_longest
+from itertools import groupby, zip_longest
 from operator import itemgetter
 from typing import Any, Final, Protocol
 
@@ -13,12 +13,13 @@ from deepfs._drivers import log_failure
 from deepfs.errors import (
     BinaryFileError,
     DeepFSError,
+    ErrorCode,
     IsDirectoryError,
     NotDirectoryError,
     NotFoundError,
     PermissionDeniedError,
 )
-from deepfs.operations import Copy, Delete, Edit, ListTree, Ls, Move, Operation, Read, ReadRaw, Write
+from deepfs.operations import Copy, Delete, Edit, FileBatch, ListTree, Ls, Move, Operation, Read, ReadRaw, Write
 from deepfs.search.flat import BatchedGlob, BatchedGrep, is_short, search_deadline
 from deepfs.search.literals import path_needs
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest, GrepScan
@@ -35,12 +36,13 @@ from deepfs.text.flat_tree import (
     FileTree,
     Found,
     PartlyDoneError,
+    PlannedFiles,
     StatTree,
-    Uploads,
     is_about_one_file,
 )
 from deepfs.threads.deadline import Deadline
 from deepfs.types import (
+    ContentChange,
     DeleteResult,
     EditResult,
     FileDataV2,
@@ -62,6 +64,7 @@ class PlannedBackend(Protocol):
     _reads_before_change: bool
     _asks_together: bool
     _finds: bool
+    _is_transactional: bool
 
     def _check_storable(self, path: str, data: FileDataV2) -> None: ...
 
@@ -333,32 +336,75 @@ PLANS: Final[Mapping[type[Operation], Callable[[PlannedBackend, Any], Plan[Any]]
 """The plans of operations on one file or tree, whose paths are normalised."""
 
 
-def upload(
-    backend: PlannedBackend, files: Sequence[tuple[str, bytes]], targets: Sequence[str | DeepFSError]
-) -> Plan[list[DeepFSError | None]]:
-    """What became of each file: the error if it could not be stored, else None.
+def change_files(
+    backend: PlannedBackend, operation: FileBatch, outcomes: dict[int, DeepFSError | None]
+) -> Plan[dict[int, DeepFSError | None]]:
+    """Make the changes of a batch that are not in `outcomes`, in order.
 
-    A target is a normalised path, or the error of an invalid path.
+    Where each change stands alone, `outcomes` gets what became of the first ones while others have yet to be made: the
+    next plan, if the storage refuses one of those with ChangedError, leaves them alone.
+
+    Returns the outcomes of all by their number: the error of a change that was not made, else None.
     """
-    valid = [target for target in targets if isinstance(target, str)]
-    uploads = Uploads(*(yield from _find_occupied(backend, valid)), backend._check_storable)
-    outcomes = [
-        uploads.add(target, content) if isinstance(target, str) else target
-        for target, (_, content) in zip(targets, files, strict=True)
-    ]
+    left = {number: each for number, each in enumerate(operation.content_changes) if number not in outcomes}
+    targets = {number: valid_path(change.path) for number, change in left.items()}
+    planned = yield from _plan_files(backend, [(targets[number], change) for number, change in left.items()])
+    failed: dict[int, DeepFSError | None] = {}
+    numbers: dict[str, list[int]] = {}  # An upload may have a path twice.
+    for number, change in left.items():
+        target = targets[number]
+        if isinstance(target, str):
+            error = planned.add(target, change.content, overwrite=change.overwrite, if_match=change.if_match)
+            if error is None:
+                numbers.setdefault(target, []).append(number)
+                continue
+        else:
+            error = target
+        failed[number] = error
+    if operation.is_whole and failed:
+        return {**dict.fromkeys(left), **failed}
+    done = {**outcomes} if backend._is_transactional else outcomes
+    for _, part in groupby(planned.changes, lambda change: not backend._is_transactional and change.after is None):
+        stored = yield from _store_part(backend, list(part))
+        overtaken = [path for path, error in stored.items() if isinstance(error, ChangedError)]
+        done.update({number: stored[path] for path in stored.keys() - overtaken for number in numbers[path]})
+        done.update(failed)
+        failed.clear()
+        if overtaken:
+            raise ChangedError(overtaken[0])
+    return done | failed
+
+
+def _store_part(backend: PlannedBackend, changes: Sequence[Change]) -> Plan[dict[str, DeepFSError | None]]:
+    """Store changes; return the error of each path, None where it was stored, a ChangedError where it may yet be."""
+    stored: dict[str, DeepFSError | None] = {change.path: None for change in changes}
     try:
-        if uploads.changes:
-            yield Apply(backend._before_apply(uploads.changes))
+        yield Apply(backend._before_apply(changes))
     except PartlyDoneError as error:
-        return [
-            outcome or (None if target in error.done else error)
-            for target, outcome in zip(targets, outcomes, strict=True)
-        ]
+        for path in stored:
+            if path not in error.done:
+                stored[path] = ChangedError(path) if error.code is ErrorCode.CONFLICT else error
     except ChangedError:
         raise
     except DeepFSError as error:
-        return [outcome or error for outcome in outcomes]
-    return outcomes
+        return dict.fromkeys(stored, error)
+    return stored
+
+
+def _plan_files(
+    backend: PlannedBackend, wanted: Sequence[tuple[str | DeepFSError, ContentChange]]
+) -> Plan[PlannedFiles]:
+    """Look up what changes of whole files need to know."""
+    valid = {target: change for target, change in wanted if isinstance(target, str)}
+    found, occupied = yield from _find_occupied(backend, list(valid))
+    compared = [target for target, change in valid.items() if change.if_match is not None and target in found]
+    contents = found if backend._reads_before_change else (yield GetEach(compared)) if compared else {}
+    emptied = {up for target, change in valid.items() if change.content is None for up in paths.ancestors(target)}
+    directories: dict[str, Collection[str] | None] = dict.fromkeys(occupied)
+    for directory in occupied & emptied:
+        tree = yield from snapshot_tree(directory)
+        directories[directory] = tree.beneath(directory) if tree.holds(directory) else ()
+    return PlannedFiles(found, contents, directories, backend._check_storable)
 
 
 def _find_occupied(backend: PlannedBackend, targets: list[str]) -> Plan[tuple[Found, set[str]]]:

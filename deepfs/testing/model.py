@@ -324,3 +324,19 @@ class Model:
             beneath = {ErrorCode.INVALID_PATH} if ErrorCode.NOT_A_DIRECTORY in codes else set()
             outcomes.append(codes | beneath or None)
         return outcomes
+
+    def change_files(self, files: Sequence[tuple[str, bytes | None, bool]]) -> list[frozenset[str] | None]:
+        outcomes: list[frozenset[str] | None] = []
+        for path, data, overwrite in files:
+            codes = set(self._no_place(path) if data is not None else self._no_file(path))
+            if data is None and (path == "/" or self._leads_to_mount(path)):
+                codes.add(ErrorCode.PERMISSION_DENIED)
+            if data is not None and path in self.files and not overwrite:
+                codes.add(ErrorCode.ALREADY_EXISTS)
+            if not codes and data is not None:
+                self.files[path] = data
+            elif not codes:
+                self._remove(path)
+            beneath = {ErrorCode.INVALID_PATH} if ErrorCode.NOT_A_DIRECTORY in codes else set()
+            outcomes.append(frozenset(codes | beneath) or None)
+        return outcomes

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from msgspec import Struct
 
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.testing.model import Model, ModelRefusesError, normal
+from deepfs.testing.model import Model, ModelRefusesError, is_under, normal
 from deepfs.testing.suite import BackendSuite, assert_ok, gather
-from deepfs.types import FileDataV2, ReadResult, Result
+from deepfs.types import ContentChange, FileDataV2, ReadResult, Result
 
 __all__ = ["BackendStateMachine"]
 
@@ -140,6 +140,7 @@ def _steps(mounts: Sequence[str]) -> st.SearchStrategy[Step]:
         _step("copy", src=places, dst=paths, overwrite=flags),
         _upload(literal, 0),
         _upload(st.one_of(literal, files), 0),
+        _change(paths),
         _step("read", path=_draw_mostly(files, paths), offset=st.integers(0, 3), limit=st.integers(1, 3)),
         _step("read_raw", path=_draw_mostly(files, places)),
         _step("download_files", paths=st.lists(_draw_mostly(files, paths), max_size=3)),
@@ -158,6 +159,11 @@ def _upload(paths: st.SearchStrategy[Any], at_least: int) -> st.SearchStrategy[S
     return _step("upload_files", files=st.lists(st.tuples(paths, data), min_size=at_least, max_size=at_least + 4))
 
 
+def _change(paths: st.SearchStrategy[Any]) -> st.SearchStrategy[Step]:
+    data = st.one_of(st.none(), _texts().map(str.encode), st.sampled_from(_BINARY))
+    return _step("change_files", files=st.lists(st.tuples(paths, data, st.booleans()), max_size=4))
+
+
 def programs(mounts: Sequence[str] = ()) -> st.SearchStrategy[list[Step]]:
     """Programs of at least `MIN_STEPS` steps, the first uploads files; other backends are mounted at `mounts`."""
     start = _upload(_paths(mounts), 4)
@@ -174,7 +180,7 @@ def steps_of(program: Sequence[Step]) -> list[tuple[int, int | None]]:
 
 
 def files_of(program: Sequence[Step]) -> list[tuple[int, int | None]]:
-    """The parts that could be cut from a program, last first: the files of its uploads."""
+    """The parts that could be cut from a program, last first: the files of its batches."""
     return [
         (index, number)
         for index, _ in steps_of(program)
@@ -183,11 +189,11 @@ def files_of(program: Sequence[Step]) -> list[tuple[int, int | None]]:
 
 
 def without(program: Sequence[Step], index: int, file: int | None) -> list[Step]:
-    """The program without one of its steps, or without one of the files that the step uploads."""
+    """The program without one of its steps, or without one of the files of the step."""
     rest: list[Step] = []
     if file is not None:
         files = program[index].arguments["files"]
-        rest.append(Step("upload_files", {"files": [*files[:file], *files[file + 1 :]]}))
+        rest.append(Step(program[index].operation, {"files": [*files[:file], *files[file + 1 :]]}))
     return [*program[:index], *rest, *program[index + 1 :]]
 
 
@@ -230,6 +236,7 @@ _VALUES: Mapping[str, Callable[[Any], Any]] = {
     "move": lambda result: result.path,
     "copy": lambda result: result.path,
     "upload_files": lambda result: [item.error for item in result],
+    "change_files": lambda result: [item.error for item in result],
     "download_files": lambda result: [(item.content, item.error) for item in result],
 }
 """The parts of each result that are compared with the model."""
@@ -238,6 +245,8 @@ _VALUES: Mapping[str, Callable[[Any], Any]] = {
 def concrete(model: Model, step: Step) -> Step:
     """The step with the paths and texts that are chosen only when it runs."""
     arguments = {name: _pick_paths(model, value) for name, value in step.arguments.items()}
+    if step.operation == "change_files":
+        arguments["files"] = _apart(arguments["files"])
     piece = arguments.get("old")
     if isinstance(piece, Piece):
         text = model.files.get(normal(arguments["path"]), b"").decode(errors="replace")
@@ -245,6 +254,19 @@ def concrete(model: Model, step: Step) -> Step:
         start = piece.start % len(text)
         arguments["old"] = text[start : start + piece.length]
     return Step(step.operation, arguments)
+
+
+def _apart(files: Sequence[tuple[str, Any, bool]]) -> list[tuple[str, Any, bool]]:
+    """The changes without those of a path at, above or beneath that of an earlier one.
+
+    Whether a directory stays when its last file is deleted is seen in the listings only, after the whole call.
+    """
+    kept: list[tuple[str, Any, bool]] = []
+    for file in files:
+        path, others = normal(file[0]), [normal(other) for other, _, _ in kept]
+        if not any(path == other or is_under(path, other) or is_under(other, path) for other in others):
+            kept.append(file)
+    return kept
 
 
 def _pick_paths(model: Model, value: Any) -> Any:
@@ -277,7 +299,7 @@ def _in_model(name: str, value: Any) -> Any:
     if name == "if_match":
         return value == THIS_VERSION
     if name == "files":
-        return [(normal(path), data) for path, data in value]
+        return [(normal(path), *rest) for path, *rest in value]
     return [normal(path) for path in value] if name == "paths" else value
 
 
@@ -286,6 +308,8 @@ async def of_backend(backend: BackendProtocol, step: Step) -> Any:
     arguments = dict(step.arguments)
     if arguments.get("if_match") == THIS_VERSION:
         arguments["if_match"] = (await backend.aread(arguments["path"])).version or OTHER_VERSION
+    if step.operation == "change_files":
+        arguments["files"] = [ContentChange(*file) for file in arguments["files"]]
     call: Callable[..., Awaitable[Any]] = getattr(backend, f"a{step.operation}")
     result = await call(**arguments)
     if isinstance(result, Result) and not result.ok:
@@ -314,7 +338,7 @@ def _agree_item(actual: Any, expected: Any) -> bool:
 
 # --- the machine ---
 
-_CHANGING: Final = frozenset({"write", "edit", "delete", "move", "copy", "upload_files"})
+_CHANGING: Final = frozenset({"write", "edit", "delete", "move", "copy", "upload_files", "change_files"})
 
 
 class BackendStateMachine(BackendSuite):

@@ -8,6 +8,10 @@ from importlib.util import find_spec
 from operator import index
 from typing import Any, Final, TypeAlias, TypeVar
 
+from msgspec.structs import replace
+
+from deepfs.types import ContentChange
+
 T = TypeVar("T")
 
 
@@ -99,6 +103,26 @@ def _upload(item: object) -> tuple[str, bytes]:
         raise TypeError(f"files must be a list of pairs of a path and bytes, and {item!r:.100} is none")
     path, content = item
     return check_string("path", path), check_bytes(f"the content of {path!r:.100}", content)
+
+
+def change_list(given: Iterable[object]) -> list[ContentChange]:
+    """Return the changes of files as a list. Raises TypeError for anything else."""
+    if not isinstance(given, Iterable):
+        raise TypeError(f"files must be a list of ContentChange, not {given!r:.100}")
+    return [_content_change(item) for item in given]
+
+
+def _content_change(item: object) -> ContentChange:
+    if not isinstance(item, ContentChange):
+        raise TypeError(f"files must be a list of ContentChange, and {item!r:.100} is none")
+    check_string("path", item.path)
+    check_bool("overwrite", item.overwrite)
+    if item.if_match is not None:
+        check_string("if_match", item.if_match)
+    content: object = item.content
+    if content is None or isinstance(content, bytes):
+        return item
+    return replace(item, content=check_bytes(f"the content of {item.path!r:.100}", content))
 
 
 def check_bytes(name: str, given: object) -> bytes:

@@ -24,6 +24,7 @@ from deepfs.errors import (
     IsDirectoryError,
     NotDirectoryError,
     NotFoundError,
+    PermissionDeniedError,
 )
 from deepfs.text import paths, records
 from deepfs.text.edits import Replacement
@@ -443,17 +444,31 @@ def as_copy(moved: Change) -> Change:
     return replace(moved, after=records.new_file(content, created_at=created_at))
 
 
-class Uploads:
-    """The changes of a batch of uploads. `found` are the files that were at their paths and above them before."""
+class PlannedFiles:
+    """The changes of a batch of whole files, planned one after another: each sees what those before it do.
+
+    Args:
+        found: The files that were at their paths and above them before.
+        contents: The same of the files whose version is compared, with their content.
+        directories: Those of their paths that were directories. For one that a deletion of the batch may empty there
+            are the paths of all files beneath it, else None.
+        check_storable: Raises if the storage cannot hold a file.
+    """
 
     def __init__(
-        self, found: Found, directories: Collection[str], check_storable: Callable[[str, FileDataV2], None]
+        self,
+        found: Found,
+        contents: Found,
+        directories: Mapping[str, Collection[str] | None],
+        check_storable: Callable[[str, FileDataV2], None],
     ) -> None:
         self._found = found
+        self._contents = contents
         self._occupied = set(found)
         self._created = {path: created_at(found, path) for path in found}
         self._directories = directories
         self._planned = Directories()
+        self._removed: set[str] = set()
         self._check_storable = check_storable
         self._changes: dict[str, Change] = {}
 
@@ -462,18 +477,39 @@ class Uploads:
         """The changes to store, one for each path."""
         return list(self._changes.values())
 
-    def add(self, path: str, content: bytes) -> DeepFSError | None:
-        """Plan one upload; return the error if it is not possible."""
+    def add(self, path: str, content: bytes | None, *, overwrite: bool, if_match: str | None) -> DeepFSError | None:
+        """Plan one change, a deletion if `content` is None; return the error if it is not possible."""
+        files = self._found if if_match is None else self._contents
         try:
+            if content is None:
+                self._check_removable(path)
+                check_replaceable(path, files, overwrite=True, if_match=if_match)
+                self._occupied.discard(path)
+                self._removed.add(path)
+                self._changes[path] = change_of(path, files, None)
+                return None
             check_parents(path, self._occupied)
-            if path in self._directories or path in self._planned:
+            if self._is_directory(path):
                 raise IsDirectoryError(path)
+            check_replaceable(path, files, overwrite=overwrite, if_match=if_match)
             after = records.new_file(content, created_at=self._created.get(path))
             self._check_storable(path, after)
         except DeepFSError as error:
             return error
         self._occupied.add(path)
         self._created[path] = after.created_at
-        self._changes[path] = change_of(path, self._found, after)
+        self._changes[path] = change_of(path, files, after)
         self._planned.add(path)
         return None
+
+    def _check_removable(self, path: str) -> None:
+        if path == "/":
+            raise PermissionDeniedError(path, "the root cannot be deleted")
+        if path not in self._occupied:
+            raise IsDirectoryError(path) if self._is_directory(path) else NotFoundError(path)
+
+    def _is_directory(self, path: str) -> bool:
+        if path in self._planned:
+            return True
+        beneath = self._directories.get(path)
+        return path in self._directories and (beneath is None or not self._removed.issuperset(beneath))

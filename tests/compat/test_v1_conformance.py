@@ -32,7 +32,8 @@ INEXPRESSIBLE: Final = {
         test_the_error_names_the_path_that_was_given test_the_root_cannot_be_deleted
         test_a_moved_file_can_be_edited_and_its_old_path_reused test_wildcard_characters_in_a_path_are_literal
         test_async_reads_what_sync_writes test_both_methods_return_the_same_results
-        test_hostile_paths_are_invalid_path_and_never_raise
+        test_hostile_paths_are_invalid_path_and_never_raise test_a_call_may_have_many_changes
+        test_changes_are_made_in_order test_changes_delete_files_and_no_directories
     """,
     "without upload_files it cannot replace a file, and an upload creates text only": """
         test_a_cancelled_creation_is_done_or_not test_a_cancelled_edit_is_done_or_not
@@ -45,6 +46,7 @@ INEXPRESSIBLE: Final = {
         test_the_last_upload_to_a_path_wins test_overwrite_replaces_a_file test_overwrite_replaces_or_creates
         test_uploads_store_the_bytes test_uploads_succeed_and_fail_one_by_one
         test_changes_are_visible_through_another_backend_object
+        test_a_change_replaces_only_where_it_says_so test_cancelled_changes_of_files_are_done_or_not
     """,
     "it holds text only": """
         test_a_binary_over_ten_megabytes_is_too_large test_a_version_of_a_binary_file_can_be_matched
@@ -53,7 +55,10 @@ INEXPRESSIBLE: Final = {
         test_binary_files_that_match_count_as_skipped test_binary_is_refused
         test_downloads_fetch_the_bytes test_downloads_succeed_and_fail_one_by_one test_entries_have_kind_and_size
         test_streams_carry_the_bytes test_upload_streams_store_the_bytes
-        test_read_raw_is_the_whole_file
+        test_read_raw_is_the_whole_file test_a_change_with_if_match_replaces_that_version
+        test_bytes_that_are_no_text_are_refused_where_no_file_can_be test_changes_create_files_of_any_bytes
+        test_changes_succeed_and_fail_one_by_one test_of_concurrent_changes_of_a_version_one_succeeds
+        test_of_concurrent_creations_one_succeeds test_one_change_is_made_or_not
     """,
     "its read tells neither times nor how long the file is": """
         test_the_error_of_an_offset_past_the_end_has_the_number_of_lines test_modified_at_moves_on_and_created_at_stays

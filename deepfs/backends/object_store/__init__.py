@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Hashable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import lru_cache, partial
 from typing import Any, Literal
 
@@ -32,15 +32,15 @@ from deepfs.backends.object_store.files import (
 from deepfs.backends.object_store.index import Objects, SearchIndex, check_index
 from deepfs.backends.object_store.keys import Keys, as_store, check_key, display_url, identity, store_of_url
 from deepfs.backends.protocol import Capabilities
-from deepfs.errors import ConflictError, DeepFSError, ErrorCode, IsDirectoryError, NotFoundError, NotSupportedError
+from deepfs.errors import ConflictError, DeepFSError, IsDirectoryError, NotFoundError, NotSupportedError
 from deepfs.operations import CHUNK_BYTES
 from deepfs.storage import plans
-from deepfs.storage.runners import Plan, RetryPolicy, check_policy, until_accepted
+from deepfs.storage.runners import Plan, RetryPolicy, check_policy
 from deepfs.sync import call_sync, run_shielded
 from deepfs.text import paths
 from deepfs.text.arguments import check_bytes, check_number, check_string, chunk_bytes
 from deepfs.text.entries import StoragePlace, flat_place
-from deepfs.text.flat_tree import Change, ChangedError, FileStat, change_of
+from deepfs.text.flat_tree import Change, FileStat, change_of
 from deepfs.text.lines import check_window
 from deepfs.threads.locks import path_locks
 from deepfs.types import FileDataV2, FileUploadResponse, ReadResult, failed_item
@@ -257,24 +257,6 @@ class ObjectStoreBackend(StorageBackend):
         return call_sync(self, call, f"{name}.presign()", f"{name}.apresign()")
 
     # --- changing ---
-
-    async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        upload = super().aupload_files
-        responses: dict[int, FileUploadResponse] = {}
-        remaining = list(range(len(files)))
-
-        async def attempt() -> None:
-            nonlocal remaining
-            answers = await upload([files[number] for number in remaining])
-            responses.update(zip(remaining, answers, strict=True))
-            # A part of the files may have changed while they were replaced; the others are stored.
-            remaining = [number for number in remaining if responses[number].error == ErrorCode.CONFLICT]
-            if remaining:
-                raise ChangedError(files[remaining[0]][0])
-
-        with suppress(ChangedError):  # The responses tell it.
-            await until_accepted(attempt, self._retries.contention)
-        return [responses[number] for number in range(len(files))]
 
     async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
         try:

@@ -71,6 +71,7 @@ class PostgresBackend(StorageBackend):
     capabilities: Capabilities = Capabilities(durable=True, watches=True, atomic_between_processes=True)
     _asks_together = True
     _finds = True
+    _is_transactional = True
     _shown = ("_shown_database", "_given_namespace")
 
     def __init__(

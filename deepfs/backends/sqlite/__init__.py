@@ -258,6 +258,7 @@ class SqliteBackend(StorageBackend):
     capabilities: Capabilities = Capabilities(durable=True, atomic_between_processes=True)
     _blocks_inline = frozenset({Ls, Read, ReadRaw, DownloadFiles})
     _finds = True
+    _is_transactional = True
     _shown = ("_file", "_given_namespace")
 
     def __init__(

@@ -11,6 +11,7 @@ from deepfs.testing.conformance.at_once import (
     ReadOnlyCancellation,
     WatchingConformance,
 )
+from deepfs.testing.conformance.batches import ChangingFilesConformance
 from deepfs.testing.conformance.changing import (
     DeletingConformance,
     EditingConformance,
@@ -38,6 +39,7 @@ from deepfs.testing.conformance.surface import (
     assert_sync_results_equal,
 )
 from deepfs.testing.suite import BackendSuite, assert_failed
+from deepfs.types import ContentChange
 
 __all__ = ["BackendConformance", "ReadOnlyConformance"]
 
@@ -54,6 +56,7 @@ class BackendConformance(
     DeletingConformance,
     MovingConformance,
     TransferConformance,
+    ChangingFilesConformance,
     ConcurrencyConformance,
     CancellationConformance,
     WatchingConformance,
@@ -129,6 +132,8 @@ class RefusalConformance(BackendSuite):
         outcomes = await backend.aupload_files(files)
         outcomes += [await backend.aupload_stream(path, _chunks()) for path, _ in files]
         assert [outcome.path for outcome in outcomes] == [path for path, _ in files] * 2
+        outcomes += await backend.achange_files([ContentChange(path, content, True) for path, content in files])
+        outcomes += await backend.achange_files([ContentChange(path, None) for path in _FILES])
         assert [outcome for outcome in outcomes if outcome.error not in _REFUSALS] == []
         await self._assert_unchanged()
 

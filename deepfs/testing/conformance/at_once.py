@@ -13,7 +13,7 @@ import pytest
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import ErrorCode, NotSupportedError
 from deepfs.testing.suite import BackendSuite, Both, assert_ok, gather, list_paths
-from deepfs.types import ChangeEvent, Result
+from deepfs.types import ChangeEvent, ContentChange, Result
 
 # --- at once ---
 
@@ -236,6 +236,19 @@ class CancellationConformance(ReadOnlyCancellation):
     async def test_a_cancelled_upload_is_done_or_not(self, backend: BackendProtocol) -> None:
         new = _NEW.encode()
         await self._check_done_or_not(backend, lambda path: backend.aupload_files([(path, new)]), {_OLD, _NEW})
+
+    async def test_cancelled_changes_of_files_are_done_or_not(self, backend: BackendProtocol) -> None:
+        change = partial(ContentChange, content=_NEW.encode(), overwrite=True)
+        await self._check_done_or_not(backend, lambda path: backend.achange_files([change(path)]), {_OLD, _NEW})
+
+    async def test_cancelled_changes_of_a_whole_are_all_done_or_none(self, backend: BackendProtocol) -> None:
+        for number, moment in enumerate(self.some(_MOMENTS)):
+            kept, gone, new = paths = [f"/whole-{number}/{name}" for name in ("kept", "gone", "new")]
+            await self.put({kept: "old", gone: "old"})
+            contents = {kept: b"new", gone: None, new: b"new"}
+            changes = [ContentChange(path, content, overwrite=True) for path, content in contents.items()]
+            await _run_and_cancel(moment, partial(backend.achange_files, changes, all_or_none=True))
+            assert await self._peek_each(*paths) in ([b"old", b"old", None], [b"new", None, b"new"])
 
     async def test_a_cancelled_delete_is_done_or_not(self, backend: BackendProtocol) -> None:
         await self._check_done_or_not(backend, backend.adelete, {_OLD, None})

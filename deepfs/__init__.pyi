@@ -5,6 +5,7 @@ from deepfs import policy as policy
 from deepfs import profiles as profiles
 from deepfs import sandboxes as sandboxes
 from deepfs import testing as testing
+from deepfs import workspaces as workspaces
 from deepfs.backends.composite import CompositeBackend as CompositeBackend
 from deepfs.backends.filesystem import FilesystemBackend as FilesystemBackend
 from deepfs.backends.flat import FlatBackend as FlatBackend
@@ -63,5 +64,7 @@ from deepfs.types import LsResult as LsResult
 from deepfs.types import ReadRawResult as ReadRawResult
 from deepfs.types import ReadResult as ReadResult
 from deepfs.types import WriteResult as WriteResult
+from deepfs.workspaces.overlay import OverlayBackend as OverlayBackend
+from deepfs.workspaces.overlay import fork as fork
 
 __version__: str

@@ -13,7 +13,7 @@ from deepfs.storage.gathering import in_batches
 from deepfs.text import paths
 from deepfs.text.flat_tree import ChangedError
 from deepfs.text.lines import version
-from deepfs.types import FileDataV2, Result, error_from
+from deepfs.types import ContentChange, FileDataV2
 
 
 class Entry(Struct, frozen=True, omit_defaults=True):
@@ -133,21 +133,21 @@ class StoredEntries:
         return found
 
     async def put(self, changes: Mapping[str, Entry | None], seen: Mapping[str, Entry]) -> None:
+        stored: list[ContentChange] = []
         for path, entry in changes.items():
             before = seen.get(path)
-            if_match = None if before is None else version(_encode(before))
-            place = self._place(path, _FILE)
-            done: Result
-            if entry is not None:
-                done = await self._storage.awrite(place, _encode(entry).decode(), if_match=if_match)
-            elif before is not None:
-                done = await self._storage.adelete(place, if_match=if_match)
-            else:
-                continue
-            if done.code in (ErrorCode.CONFLICT, ErrorCode.ALREADY_EXISTS, ErrorCode.FILE_NOT_FOUND):
-                raise ChangedError(path)
-            if not done.ok:
-                raise error_from(done)
+            if entry is not None or before is not None:
+                content = None if entry is None else _encode(entry)
+                if_match = None if before is None else version(_encode(before))
+                stored.append(ContentChange(self._place(path, _FILE), content, if_match=if_match))
+        outcomes = await self._storage.achange_files(stored, all_or_none=True)
+        if stored and all(outcome.error == ErrorCode.UNSUPPORTED for outcome in outcomes):
+            outcomes = await self._storage.achange_files(stored)
+        for outcome in outcomes:
+            if outcome.error in (ErrorCode.CONFLICT, ErrorCode.ALREADY_EXISTS, ErrorCode.FILE_NOT_FOUND):
+                raise ChangedError(outcome.path)
+        for outcome in outcomes:
+            outcome.unwrap()
 
     def _place(self, path: str, last: str) -> str:
         """The path of the entry of a `path`, or of the directory of the entries beneath it."""

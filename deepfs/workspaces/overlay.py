@@ -1,9 +1,9 @@
 """A copy of a tree that costs nothing: what is changed in it is kept apart, and what lies below stays as it is."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -32,6 +32,15 @@ from deepfs.types import (
     replace_fields,
 )
 from deepfs.workspaces.entries import Entries, Entry, HeldEntries, StoredEntries
+from deepfs.workspaces.merging import (
+    MergeResult,
+    Strategy,
+    WorkspaceChange,
+    choose_entries,
+    list_changes,
+    merge_entries,
+    show_changes,
+)
 
 __all__ = ["OverlayBackend", "fork"]
 
@@ -291,6 +300,7 @@ class OverlayBackend(StorageBackend):
     """
 
     _shown = ("lower",)
+    _is_transactional = True
     judges_results = True
 
     def __init__(
@@ -373,6 +383,108 @@ class OverlayBackend(StorageBackend):
             if real != known:
                 names[path] = real
         return names
+
+    # --- looking at changes, and merging them ---
+
+    async def achanges(self, path: str = "/") -> list[WorkspaceChange]:
+        """List the files that were changed here, by path.
+
+        Args:
+            path: A file or directory; by default everything.
+
+        Returns:
+            One record for each file: created, edited, deleted, or moved and not edited.
+
+        Raises:
+            DeepFSError: The entries, or a moved file, cannot be read.
+        """
+        return await list_changes(choose_entries(await self._entries.beneath("/"), [path]), self.lower)
+
+    async def adiff(self, path: str = "/") -> str:
+        """Show the changes as one unified diff, as git does.
+
+        Args:
+            path: A file or directory; by default everything.
+
+        Returns:
+            The diff; empty if nothing was changed. Of binary files it says that they differ.
+
+        Raises:
+            DeepFSError: As `achanges`.
+        """
+        return await show_changes(choose_entries(await self._entries.beneath("/"), [path]), self.lower)
+
+    async def amerge(
+        self,
+        into: BACKEND_TYPES | None = None,
+        *,
+        paths: Iterable[str] | None = None,
+        strategy: Strategy = "keep",
+        conflicts: str | None = "/conflicts",
+    ) -> MergeResult:
+        """Make the changes of this workspace in a tree, also where others changed it meanwhile.
+
+        Texts that both sides changed are merged by lines. Files are stored only if they still are what was compared.
+        Where the tree has transactions, all is stored in one step, or nothing. Otherwise files come before deletions,
+        and a merge that was interrupted is completed by a second call. Rules, a quota and a history of the tree treat
+        the merge as any other change.
+
+        Args:
+            into: The tree; None is `lower`, and then what was merged is no longer a change of this workspace.
+            paths: Files and directories; None is everything. A move belongs to both its ends.
+            strategy: For files that both sides changed in the same place, or deleted and changed: `"keep"` leaves both
+                as they are, `"mine"` takes that of the workspace, `"theirs"` that of the tree, and `"refuse"` merges
+                nothing at all if there is such a file.
+            conflicts: The directory of the tree where copies of both sides of a conflict are kept; None keeps none.
+
+        Returns:
+            What was merged, the conflicts, and the files that the tree refused.
+
+        Raises:
+            ValueError: For another strategy.
+            TypeError: `into` is no backend.
+            DeepFSError: A file cannot be read. What was merged until then stays merged.
+        """
+        if strategy not in get_args(Strategy):
+            raise ValueError(f"strategy is one of {', '.join(get_args(Strategy))}, not {strategy!r}")
+        target = self.lower if into is None else as_backend(into)
+        async with self._hold("/"):
+            entries = await self._keep_overwritten(choose_entries(await self._entries.beneath("/"), paths))
+            result = await merge_entries(entries, self.lower, target, strategy=strategy, conflicts_in=conflicts)
+            if target is self.lower:
+                await self._entries.put(dict.fromkeys(result.merged), entries)
+        return result
+
+    async def _keep_overwritten(self, entries: Mapping[str, Entry]) -> Mapping[str, Entry]:
+        """Copy moved files whose old place has another file here: their content would be gone during a merge."""
+        changed: dict[str, Entry | None] = {}
+        for path, entry in entries.items():
+            old = None if entry.source is None else entries.get(entry.source)
+            if entry.source is not None and old is not None and old.is_file:
+                read = await self.lower.aread_raw(entry.source)
+                if read.code not in _MISSING:
+                    changed[path] = replace(entry, data=read.unwrap(), source=None)
+        await self._entries.put(changed, entries)
+        return {**entries, **{path: entry for path, entry in changed.items() if entry is not None}}
+
+    async def adiscard(self, paths: Iterable[str] | None = None) -> list[str]:
+        """Undo changes of this workspace: the files are as they are in `lower` again.
+
+        Args:
+            paths: Files and directories; None is everything. A move belongs to both its ends.
+
+        Returns:
+            The paths of the files that had been changed.
+
+        Raises:
+            DeepFSError: The entries cannot be changed.
+        """
+        async with self._hold("/"):
+            entries = choose_entries(await self._entries.beneath("/"), paths)
+            await self._entries.put(dict.fromkeys(entries), entries)
+        return sorted(entries)
+
+    # --- operations ---
 
     async def _run(self, operation: ops.Operation) -> Any:
         match operation:

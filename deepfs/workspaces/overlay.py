@@ -118,21 +118,27 @@ class _OverlayFiles(AsyncStorage):
 
     async def get_each(self, paths: Sequence[str], ahead: Sequence[str]) -> TaggedFiles:
         entries = await self._entries.get(paths)
-        files: dict[str, FileDataV2 | DeepFSError] = {
-            path: entry.data for path, entry in entries.items() if entry.data is not None
-        }
-        sources = {path: entry.source for path, entry in entries.items() if entry.source is not None}
-        if self._shows_below:
-            sources |= {path: path for path in paths if path not in entries}
+        files: dict[str, FileDataV2 | DeepFSError] = {}
+        seen: dict[str, _Seen] = {}
+        sources: dict[str, str] = {}
+        for path in paths:
+            entry = entries.get(path)
+            if entry is not None and entry.data is not None:
+                files[path], seen[path] = entry.data, _Seen(path, entry)
+            elif entry is not None and entry.source is not None:
+                sources[path] = entry.source
+            elif entry is None and self._shows_below:
+                sources[path] = path
         for path, file in zip(sources, await self._lower.adownload_files([*sources.values()]), strict=True):
             if file.content is not None:
-                files[path] = records.new_file(file.content)
+                files[path] = below = records.new_file(file.content)
+                seen[path] = _Seen(path, entries.get(path), below)
             elif file.error not in _MISSING:
                 try:
                     file.unwrap()
                 except DeepFSError as error:
                     files[path] = error.with_paths(partial(_rename, {sources[path]: path}))
-        return TaggedFiles(files, {})
+        return TaggedFiles(files, seen)
 
     async def list(self, prefix: str, limit: int | None = None) -> FileTree:
         directory = prefix.rstrip("/") or "/"

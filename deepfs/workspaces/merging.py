@@ -18,7 +18,7 @@ from deepfs.errors import ErrorCode
 from deepfs.storage.gathering import in_batches
 from deepfs.text import paths, records
 from deepfs.text.diff import merge_texts, unified_diff
-from deepfs.text.entries import EntryChange
+from deepfs.text.entries import EntryChange, files_of
 from deepfs.text.lines import decode, version
 from deepfs.types import ContentChange
 from deepfs.workspaces.entries import Entry
@@ -302,5 +302,7 @@ async def _remove_empty_directories(target: BackendProtocol, deleted: Collection
     above = {directory for path in deleted for directory in paths.ancestors(path)}
     for directory in sorted(above, key=len, reverse=True):
         listing = await target.als(directory)
-        if listing.ok and not listing.entries:
-            await target.achange_entries([EntryChange(directory, "remove_directory")])
+        if listing.ok and all(each.is_dir for each in listing.entries or ()):
+            tree = (await target.alist_tree(directory)).entries
+            if not files_of(tree):
+                await target.achange_entries([EntryChange(each.path, "remove_directory") for each in reversed(tree)])

@@ -1,6 +1,6 @@
 """A copy of a tree that costs nothing: what is changed in it is kept apart, and what lies below stays as it is."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from functools import partial
 from typing import Any, Final, TypeVar, get_args
@@ -10,19 +10,27 @@ from msgspec.structs import replace
 
 from deepfs import operations as ops
 from deepfs.backends.flat import StorageBackend
-from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol, Capabilities, as_backend
+from deepfs.backends.protocol import (
+    BACKEND_TYPES,
+    BackendProtocol,
+    Capabilities,
+    SandboxBackendProtocol,
+    SyncCommands,
+    as_backend,
+)
 from deepfs.backends.watching import merge_watches, watch_storage
-from deepfs.errors import DeepFSError, ErrorCode, NotDirectoryError, NotFoundError
+from deepfs.errors import DeepFSError, ErrorCode, NotDirectoryError, NotFoundError, NotSupportedError
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest, GrepScan, PathFilter, SearchRequest, glob_result
 from deepfs.storage import plans
 from deepfs.storage.gathering import gather_each, in_batches
 from deepfs.storage.runners import Apply, AsyncStorage, Plan, Storage
 from deepfs.text import flat_tree, paths, records
-from deepfs.text.entries import TreeListing, check_transferable
+from deepfs.text.entries import TreeListing, check_transferable, join_omissions, list_implied
 from deepfs.text.flat_tree import Change, ChangedError, Directories, FileStat, FileTree, StatTree, TaggedFiles, stat_of
 from deepfs.text.lines import version
 from deepfs.types import (
     ChangeEvent,
+    ExecuteResponse,
     FileDataV2,
     FileInfo,
     GlobResult,
@@ -31,6 +39,7 @@ from deepfs.types import (
     error_from,
     replace_fields,
 )
+from deepfs.workspaces.commands import copy_to_sandbox, note_lost, run_on_copy
 from deepfs.workspaces.entries import Entries, Entry, HeldEntries, StoredEntries
 from deepfs.workspaces.merging import (
     MergeResult,
@@ -147,8 +156,8 @@ class _OverlayFiles(AsyncStorage):
         if not self._shows_below or (files and limit is not None):
             return StatTree(files)
         if limit is not None:
-            found = await self._find_below(directory, entries)
-            return StatTree({}, Directories([f"{prefix}_"] if found else ()))
+            is_here = await self._list_below(directory) is not None and await self._shows_directory(directory, entries)
+            return StatTree({}, Directories([f"{prefix}_"] if is_here else ()))
         try:
             listing = await self._lower.alist_tree(directory)
         except (NotFoundError, NotDirectoryError):
@@ -175,7 +184,13 @@ class _OverlayFiles(AsyncStorage):
                 shown.append(f"{path}/_")
         if below is not None and not entries:  # It may be empty.
             shown.append(f"{prefix}_")
+        if not files and not await self._shows_directory(directory, entries):
+            return StatTree(files)  # What is left of a deleted directory are directories without files.
         return StatTree(files, Directories(shown))
+
+    async def list_own(self, entries: Mapping[str, Entry]) -> dict[str, int | None]:
+        """The sizes of the files of the entries."""
+        return {path: stat.size for path, stat in (await self._own_stats(entries)).items()}
 
     async def _own_stats(self, entries: Mapping[str, Entry]) -> dict[str, FileStat]:
         """The stats of the files of the entries."""
@@ -205,28 +220,17 @@ class _OverlayFiles(AsyncStorage):
         raise error_from(listing)
 
     async def _shows_directory(self, directory: str, entries: Mapping[str, Entry]) -> bool:
-        """Whether a directory that is below is here, too: not if all its files were deleted or moved."""
-        inside = f"{directory}/"
-        is_changed = any(path.startswith(inside) for path in entries)
-        return not is_changed or await self._find_below(directory, entries)
+        """Whether a directory that is below is here, too: where something in it was changed, only with a file in it."""
+        inside = plans.prefix_of(directory)
+        return not any(path.startswith(inside) for path in entries) or await self._find_file(directory, entries)
 
-    async def _find_below(self, directory: str, entries: Mapping[str, Entry]) -> bool:
-        """Whether a directory is below that has a file without an entry somewhere, or that is empty."""
-        found = await self._list_below(directory)
-        if found is None or directory in entries:
-            return False
-        inside = prefix = plans.prefix_of(directory)
-        if not any(path.startswith(inside) for path in entries):
-            return bool(found) or directory != "/"
-        directories = []
+    async def _find_file(self, directory: str, entries: Mapping[str, Entry]) -> bool:
+        """Whether a file without an entry is under a directory below."""
+        found = await self._list_below(directory) or ()
+        if any(not each.is_dir and each.path not in entries for each in found):
+            return True
         for each in found:
-            path = each.path.rstrip("/")
-            if not each.is_dir and path not in entries:
-                return True
-            if each.is_dir:
-                directories.append(path)
-        for path in directories:
-            if path != prefix and await self._find_below(path, entries):
+            if each.is_dir and await self._find_file(each.path.rstrip("/"), entries):
                 return True
         return False
 
@@ -285,7 +289,7 @@ def _rename(names: Mapping[str, str], path: str) -> str:
     return names.get(path, path)
 
 
-class OverlayBackend(StorageBackend):
+class OverlayBackend(StorageBackend, SyncCommands):
     """A copy of a tree that costs nothing. What is changed in it is kept apart; `lower` is only read.
 
     A file that was not changed here is as it is in `lower` now. Reads and searches pass on to `lower`, with its
@@ -298,6 +302,8 @@ class OverlayBackend(StorageBackend):
         upper: The backend that keeps what was changed; None is the memory of this object.
         directory: The directory in `upper` that holds it, which nothing else may change. Objects with equal `lower`,
             `upper` and directory, also of other processes, are one workspace.
+        commands: Makes the sandbox for a command, such as the class `BubblewrapSandbox`: each command runs in a new one
+            on a copy of the files, and what it changed is brought back. Without it, commands are not run.
         max_file_size_mb: The largest file, in units of 1,048,576 bytes, that is read whole or searched.
 
     Raises:
@@ -315,6 +321,7 @@ class OverlayBackend(StorageBackend):
         upper: BACKEND_TYPES | None = None,
         *,
         directory: str = "/",
+        commands: Callable[[], SandboxBackendProtocol] | None = None,
         max_file_size_mb: int = 10,
     ) -> None:
         super().__init__(max_file_size_mb=max_file_size_mb)
@@ -323,11 +330,13 @@ class OverlayBackend(StorageBackend):
         self._entries: Entries = HeldEntries() if self.upper is None else StoredEntries(self.upper, directory)
         self._directory = directory
         self._place: Hashable = None
+        self._make_sandbox = commands
         below = self.lower.capabilities
         above = Capabilities() if self.upper is None else self.upper.capabilities
         self.capabilities: Capabilities = Capabilities(
             keeps_created_at=below.keeps_created_at,
             durable=above.durable,
+            executes=commands is not None,
             watches=below.watches and self.upper is None,
             has_links=below.has_links,
             atomic_between_processes=above.atomic_between_processes,
@@ -498,12 +507,12 @@ class OverlayBackend(StorageBackend):
                 return await self._read(operation, paths.normalize(path))
             case GlobRequest() | GrepRequest():
                 return await self._search(operation)
-            case ops.Move():
-                operation = operation.at(paths.normalize)
-                await self._check_links(operation)
-                return await self._change(partial(_move, self, operation), *operation.paths)
-            case ops.Copy():
-                await self._check_links(operation)
+            case ops.Delete(path) | ops.Copy(path):
+                return await self._change_tree(operation.at(paths.normalize), paths.normalize(path))
+            case ops.ListTree(path):
+                return await self._list_tree(paths.normalize(path))
+            case ops.Execute() if self._make_sandbox is not None:
+                return await self._execute(operation, self._make_sandbox)
             case ops.Watch(path) if self.capabilities.watches:
                 top = paths.normalize(path)
                 return merge_watches(
@@ -523,11 +532,48 @@ class OverlayBackend(StorageBackend):
                 return operation.outward(answer, lambda _: path)
         return await super().run(operation)
 
-    async def _check_links(self, operation: ops.Copy) -> None:
+    async def _list_tree(self, path: str) -> TreeListing:
+        """List a tree: what was not changed is as it is below, with its modes and links."""
+        entries = await self._entries.beneath(path)
+        own = await _OverlayFiles(self.lower, self._entries).list_own(entries)
+        try:
+            below = await self.lower.alist_tree(path)
+        except (NotFoundError, NotDirectoryError):
+            below = TreeListing([])
+        left = [each for each in below.entries if each.path not in entries]
+        files = [each for each in left if each.kind != "directory"]
+        implied = list_implied(path, [*((each.path, each.size) for each in files), *own.items()])
+        known = {each.path: each for each in left}
+        # Without entries, there may be directories without files.
+        listed = [known.get(each.path, each) for each in implied.entries] if entries else left
+        if not listed:
+            raise NotFoundError(path)
+        return TreeListing(listed, join_omissions(below.omission, implied.omission))
+
+    async def _execute(self, operation: ops.Execute, make: Callable[[], SandboxBackendProtocol]) -> ExecuteResponse:
+        """Run a command on a copy, while nothing else changes this workspace."""
+        async with self._hold("/"), make() as sandbox:
+            answer, changes = await run_on_copy(sandbox, operation, await copy_to_sandbox(self, sandbox))
+            storing = ops.ChangeFiles(changes)
+            outcomes = await self._storage().carry_out(plans.change_files(self, storing, {}), "change")
+            failed = [change.path for number, change in enumerate(changes) if outcomes[number] is not None]
+            return note_lost(answer, failed, "they could not be stored")
+
+    async def _change_tree(self, operation: ops.Delete | ops.Copy, path: str) -> Any:
+        """Delete, copy or move what is at a path."""
+        if isinstance(operation, ops.Copy) and self.capabilities.has_links:
+            await self._check_links(operation, path)
+        try:
+            if isinstance(operation, ops.Move):
+                return await self._change(partial(_move, self, operation), *operation.paths)
+            return await super().run(operation)
+        except NotFoundError as error:
+            if error.path != path or not (await self.als(path)).ok:
+                raise
+            raise NotSupportedError(path, "it has no files, and a workspace changes files only") from error
+
+    async def _check_links(self, operation: ops.Copy, src: str) -> None:
         """Raise if a tree to copy or move has links below that this workspace cannot have."""
-        if not self.capabilities.has_links:
-            return
-        src = paths.normalize(operation.src)
         try:
             listing = await self.lower.alist_tree(src)
         except (NotFoundError, NotDirectoryError):
@@ -647,11 +693,12 @@ def _rename_beneath(names: Mapping[str, str], path: str) -> str:
     return path
 
 
-def fork(backend: BACKEND_TYPES) -> OverlayBackend:
+def fork(backend: BACKEND_TYPES, *, commands: Callable[[], SandboxBackendProtocol] | None = None) -> OverlayBackend:
     """Make a copy of a tree that costs nothing, of any size. Changes in it are kept in memory until they are merged.
 
     Args:
         backend: The tree.
+        commands: Makes the sandbox for a command, as in `OverlayBackend`.
 
     Returns:
         The workspace.
@@ -659,4 +706,4 @@ def fork(backend: BACKEND_TYPES) -> OverlayBackend:
     Raises:
         TypeError: `backend` is no backend.
     """
-    return OverlayBackend(backend)
+    return OverlayBackend(backend, commands=commands)

@@ -68,6 +68,8 @@ _WHOLE: Final = {
 _WHOLE_AS: Final = {"fgrep": "egrep", "grep": "egrep"}
 _ODD_PATTERN: Final = r".*(?:\.\.|//|/\./|\[\^|\[:|[{(~]).*"
 """Patterns of bash that `fnmatch` does not have."""
+_DROPS_RETURNS: Final = r"\b(?:column|diff|fmt|nl|split|xargs)\b"
+"""Commands that lose the carriage returns of their input."""
 _DEVICES: Final = r"/dev/(?:zero|u?random)\b"
 
 
@@ -107,6 +109,8 @@ def _find_named(analysis: "ScriptAnalysis", command: str, files: Collection[str]
 
 # --- running ---------------------------------------------------------------------------------------------------------
 
+_NOT_RUN: Final = 126
+_SYNTAX_ERROR: Final = 2
 _FILE_MODE: Final = 0o644
 _DIRECTORY_MODE: Final = 0o755
 _SCRIPT_MODE: Final = 0o755
@@ -115,6 +119,10 @@ _MARKER_BYTES: Final = 24
 
 class _RefusedError(Exception):
     """A command is not run, or nothing that it changed is stored; the text says why."""
+
+    def __init__(self, reason: str, exit_code: int = _NOT_RUN) -> None:
+        super().__init__(reason)
+        self.exit_code = exit_code
 
 
 class _View:
@@ -299,11 +307,13 @@ def _compare(command: str, view: _View, done: _Run) -> _Changes:
 
 # --- the backend -----------------------------------------------------------------------------------------------------
 
-_NOT_RUN: Final = 126
 _BATCH_BYTES: Final = 8 * 1024 * 1024
 _BATCH_FILES: Final = 256
 _WRITTEN_AT_ONCE: Final = 16
 _MOST_NOTES: Final = 20
+_NAME_LENGTH: Final = 50
+_NOWHERE: Final = "/dev/deepfs-nowhere"
+"""What a link that leads outside, or to nothing, leads to."""
 _TAKEN: Final = (ErrorCode.CONFLICT, ErrorCode.ALREADY_EXISTS, ErrorCode.IS_DIRECTORY, ErrorCode.NOT_A_DIRECTORY)
 """The errors of a write at whose path others put something."""
 
@@ -382,7 +392,7 @@ class VirtualShell(WrapperBackend, SandboxBackendProtocol):
         try:
             return await self._execute(operation.command, seconds_of(operation.timeout, self.command_timeout))
         except _RefusedError as refusal:
-            return ExecuteResponse(f"Error: {refusal}\n", _NOT_RUN)
+            return ExecuteResponse(f"Error: {refusal}\n", refusal.exit_code)
 
     async def _execute(self, command: str, timeout: float) -> ExecuteResponse:
         view = await self._list()
@@ -390,6 +400,7 @@ class VirtualShell(WrapperBackend, SandboxBackendProtocol):
         left = timeout
         while True:
             await self._fetch(view, wanted)
+            _check_line_ends(command, view)
             stop = _Interruption()
             limits = _Limits(left, self._max_memory, self._max_commands)
             done = await pool.run(
@@ -541,11 +552,6 @@ class VirtualShell(WrapperBackend, SandboxBackendProtocol):
         return None if stored.error is None else item_error(stored, "it cannot be stored")
 
 
-_NOWHERE: Final = "/dev/deepfs-nowhere"
-"""What a link that leads outside, or to nothing, leads to."""
-_NAME_LENGTH: Final = 50
-
-
 def _choose(command: str, view: _View) -> Collection[str]:
     """The files whose contents a command needs at first. Raises _RefusedError for one that is not run."""
     from bashkit import Bash, BashError
@@ -554,9 +560,19 @@ def _choose(command: str, view: _View) -> Collection[str]:
         raise _RefusedError("The command was not run: /dev/zero, /dev/random and /dev/urandom would end too early here")
     try:
         analysis = Bash().analyze(command)
-    except BashError:  # The run says what is wrong with it.
-        return []
+    except BashError as error:
+        raise _RefusedError(f"The command was not run: {one_line(str(error))}", _SYNTAX_ERROR) from None
     return view.files if view.links else _find_named(analysis, command, view.files)
+
+
+def _check_line_ends(command: str, view: _View) -> None:
+    """Raise _RefusedError if a command names a file with carriage returns, and a tool that loses them."""
+    if (tool := re.search(_DROPS_RETURNS, command)) is None:
+        return
+    for path, content in view.contents.items():
+        if paths.name(path) in command and b"\r" in content:
+            what = f"{display_path(path)} has carriage returns, which {tool[0]} would lose here"
+            raise _RefusedError(f"The command was not run: {what}")
 
 
 def _find_missed(view: _View, done: _Run) -> Collection[str]:

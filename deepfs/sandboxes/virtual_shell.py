@@ -66,7 +66,7 @@ _WHOLE: Final = {
 }
 """Arguments with which these commands may read any file, or show its size."""
 _WHOLE_AS: Final = {"fgrep": "egrep", "grep": "egrep"}
-_ODD_PATTERN: Final = r".*(?:\.\.|//|/\./|\[\^|\[:|[{(~]).*"
+_ODD_PATTERN: Final = r".*(?:\{.*(?:,|\.\.).*\}|\.\.|//|/\./|\[\^|\[:|[(~]).*"
 """Patterns of bash that `fnmatch` does not have."""
 _DROPS_RETURNS: Final = r"\b(?:column|diff|fmt|nl|split|xargs)\b"
 """Commands that lose the carriage returns of their input."""
@@ -132,8 +132,8 @@ class _View:
         self.entries: dict[str, TreeEntry] = {entry.path: entry for entry in entries}
         self.links: Mapping[str, str] = links
         self.contents: dict[str, bytes] = {}
-        self.unread: dict[str, str] = {}
-        """The files that are not shown since they cannot be read, and the codes that say why."""
+        self.left_out: dict[str, str] = {}
+        """What is not shown, and the reasons."""
         self._nonce = token_hex(_MARKER_BYTES)
 
     @property
@@ -157,6 +157,11 @@ class _View:
     def size(self, path: str) -> int:
         content = self.contents.get(path)
         return self.entries[path].size or 0 if content is None else len(content)
+
+    def leave_out(self, path: str, reason: str) -> None:
+        """Show a file or directory no more."""
+        self.left_out[path] = reason
+        del self.entries[path]
 
     def marker(self, path: str) -> bytes:
         """What stands in a file that was not brought in. No command may read it."""
@@ -208,16 +213,21 @@ def _run(stop: _Interruption, command: str, view: _View, limits: _Limits) -> _Ru
     for each in files.read_dir("/"):
         files.remove(f"/{each['name']}", True)
     for path, entry in sorted(view.entries.items()):
-        if entry.kind == "link":
-            files.symlink(view.links[path], path)
-            continue
-        if entry.kind == "directory":
-            files.mkdir(path, True)
-        else:
-            content = view.contents.get(path)
-            files.write_file(path, view.marker(path) if content is None else content)
-        if view.mode(path) != (_DIRECTORY_MODE if entry.kind == "directory" else _FILE_MODE):
-            files.chmod(path, view.mode(path))
+        try:
+            if entry.kind == "link":
+                files.symlink(view.links[path], path)
+                continue
+            usual = _FILE_MODE
+            if entry.kind == "directory":
+                files.mkdir(path, True)
+                usual = _DIRECTORY_MODE
+            else:
+                content = view.contents.get(path)
+                files.write_file(path, view.marker(path) if content is None else content)
+            if (mode := view.mode(path)) != usual:
+                files.chmod(path, mode)
+        except RuntimeError:  # Control characters, or too deep.
+            view.leave_out(path, "the interpreter does not take its path")
     if "/tmp" in command and not files.exists("/tmp"):
         files.mkdir("/tmp")
     bash = stop.bash = Bash(
@@ -264,7 +274,7 @@ class _Changes(NamedTuple):
     """What is to be stored."""
 
     made: list[str]
-    """Directories."""
+    """Directories without files."""
     written: dict[str, bytes]
     """New files, and those with another content."""
     modes: list[EntryChange]
@@ -298,9 +308,7 @@ def _compare(command: str, view: _View, done: _Run) -> _Changes:
         for path, (_, mode) in done.files.items()
         if mode != view.mode(path) and (path not in view.entries or "chmod" in command)
     ]
-    made = done.directories - before
-    if not any(paths.is_beneath(path, "/tmp") for path in done.files):
-        made -= {"/tmp"}
+    made = done.directories - before - {each for path in done.files for each in paths.ancestors(path)} - {"/tmp"}
     deleted = sorted({*view.files} - done.files.keys())
     return _Changes(sorted(made), written, modes, deleted, sorted(before - done.directories, reverse=True))
 
@@ -412,7 +420,11 @@ class VirtualShell(WrapperBackend, SandboxBackendProtocol):
             wanted = await pool.run(_find_missed, view, done, abandon_on_cancel=True)
             if not wanted:
                 break
-        notes: list[str] = [f"[{display_path(path)} cannot be read: {code}]" for path, code in view.unread.items()]
+        notes = [
+            f"[{display_path(path)} is left out: {reason}]"
+            for path, reason in view.left_out.items()
+            if paths.parent(path) not in view.left_out
+        ]
         exit_code: int | None = done.exit_code
         timed_out = None
         if left <= 0:
@@ -422,14 +434,10 @@ class VirtualShell(WrapperBackend, SandboxBackendProtocol):
             notes.append("[The command was ended, and nothing was changed]")
         else:
             changes = await pool.run(_compare, command, view, done, abandon_on_cancel=True)
+            notes += await self._make_directories(changes.made)
             failures = await self._store(view, changes)
             exit_code = (exit_code or 1) if failures else exit_code
             notes += failures
-            if not self.inner.capabilities.keeps_empty_directories:
-                filled = {each for path in done.files for each in paths.ancestors(path)}
-                notes += [
-                    f"[{display_path(path)} is empty, so it is not kept]" for path in changes.made if path not in filled
-                ]
         output, is_cut = await self._output(done, notes)
         return ExecuteResponse(output, exit_code, is_cut or done.is_cut, timed_out=timed_out)
 
@@ -464,8 +472,7 @@ class VirtualShell(WrapperBackend, SandboxBackendProtocol):
                 if answer.error is None:
                     view.contents[path] = answer.content or b""
                 else:
-                    view.unread[path] = answer.error
-                    del view.entries[path]
+                    view.leave_out(path, answer.error)
             self._check_room(view, [])
 
     def _check_room(self, view: _View, needed: Iterable[str]) -> None:
@@ -495,21 +502,28 @@ class VirtualShell(WrapperBackend, SandboxBackendProtocol):
                 return None
             return _note(path, "was not deleted", error_from(result))
 
-        keeps_empty = self.inner.capabilities.keeps_empty_directories
-        failures = await self._change(
-            [EntryChange(path, "make_directory") for path in changes.made] if keeps_empty else [],
-            ErrorCode.ALREADY_EXISTS,
-        )
         written = await gather_each(write, changes.written, most=_WRITTEN_AT_ONCE)
-        failures += [note for note in written if note is not None]
+        failures = [note for note in written if note is not None]
         failures += await self._change(changes.modes, ErrorCode.UNSUPPORTED)
         if failures:
             stays = len(changes.deleted) + len(changes.removed)
             return failures + (["[So nothing was deleted or moved away]"] if stays else [])
         deleted = await gather_each(delete, changes.deleted, most=_WRITTEN_AT_ONCE)
         failures += [note for note in deleted if note is not None]
-        removed = [EntryChange(path, "remove_directory") for path in changes.removed] if keeps_empty else []
+        removed = [EntryChange(path, "remove_directory") for path in changes.removed]
         return failures + await self._change(removed, ErrorCode.FILE_NOT_FOUND)
+
+    async def _make_directories(self, made: list[str]) -> list[str]:
+        """Make directories that are empty; return a note for each one that the storage cannot keep."""
+        changes = [EntryChange(path, "make_directory") for path in made]
+        outcomes = await self.inner.achange_entries(changes) if changes else []
+        notes: list[str] = []
+        for path, outcome in zip(made, outcomes, strict=True):
+            if outcome.error == ErrorCode.UNSUPPORTED:
+                notes.append(f"[{display_path(path)} is empty, so it is not kept]")
+            elif outcome.error not in (None, ErrorCode.ALREADY_EXISTS):
+                notes.append(_note(path, "was not made", item_error(outcome, outcome.error)))
+        return notes
 
     async def _change(self, changes: list[EntryChange], harmless: ErrorCode) -> list[str]:
         outcomes = await self.inner.achange_entries(changes) if changes else []

@@ -26,7 +26,8 @@ TREE: Final[dict[str, bytes]] = {
     "data.json": b'{"name": "deep", "tags": ["a", "b"], "n": {"x": 1}}\n',
 }
 
-_TEXTS: Final = ["a.txt", "b.csv", "c.log", "no_end", "empty", "crlf.txt", "words.txt", "src/main.py", "'with space.txt'"]
+_TEXTS = ["a.txt", "b.csv", "c.log", "no_end", "empty", "crlf.txt", "words.txt", "src/main.py"]
+_TEXTS += ["'with space.txt'"]
 
 _ON_ONE_FILE: Final = """
 cat {f}

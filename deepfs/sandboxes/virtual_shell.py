@@ -1,26 +1,36 @@
-"""Commands over the files of any backend, without a process: a bash interpreter with a filesystem in memory.
+"""Commands over the files of any backend, in a bash interpreter that has a filesystem in memory.
 
-For each command the names of the whole tree are put into the memory of the interpreter, and the contents that it may
-read. What it changed goes back by conditional writes, so a file that others changed meanwhile is never overwritten.
-Until then a command has no effect, so it may be run again: if it changed files whose content it did not have.
+For each command a process is started (`interpreter.py`), which gets the names of the whole tree and the contents that
+the command may read. What the command changed goes back by conditional writes, so a file that others changed meanwhile
+is never overwritten. Until then a command has no effect, so it may be run again: if it changed files whose content it
+did not have.
 """
 
+import os
 import re
+import subprocess
 import sys
 import time
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from fnmatch import fnmatchcase
+from functools import partial
+from importlib.util import find_spec
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from threading import Timer
+from typing import Any, Final, NamedTuple, TypeVar
 
+from msgspec import MsgspecError, Struct, json
 from msgspec.structs import replace
 
 from deepfs.backends.protocol import BACKEND_TYPES, Capabilities, SandboxBackendProtocol
 from deepfs.backends.wrapper import WrapperBackend
-from deepfs.errors import AlreadyExistsError, ConflictError, DeepFSError, ErrorCode
+from deepfs.errors import AlreadyExistsError, BackendError, ConflictError, DeepFSError, ErrorCode
 from deepfs.operations import Execute, Operation
 from deepfs.process import Captured, Chunk
+from deepfs.sandboxes import interpreter
 from deepfs.storage.gathering import gather_each, in_batches
+from deepfs.sync import run_shielded
 from deepfs.text import paths
 from deepfs.text.arguments import check_installed, check_integer, check_number, seconds_of
 from deepfs.text.entries import EntryChange, TreeEntry
@@ -29,9 +39,6 @@ from deepfs.text.visible import display_path, one_line, stop_note, time_up
 from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
 from deepfs.types import ExecuteResponse, error_from, item_error
-
-if TYPE_CHECKING:
-    from bashkit import Bash, FileSystem, ScriptAnalysis
 
 __all__ = ["VirtualShell"]
 
@@ -73,32 +80,42 @@ _DROPS_RETURNS: Final = r"\b(?:column|diff|fmt|nl|split|xargs)\b"
 _DEVICES: Final = r"/dev/(?:zero|u?random)\b"
 
 
-def _find_named(analysis: "ScriptAnalysis", command: str, files: Collection[str]) -> Collection[str]:
+class _Words(Struct):
+    """The words of a command, as far as they are literal."""
+
+    error: str | None = None
+    """Why it is no script."""
+    commands: list[tuple[str | None, list[str | None]]] = []
+    """The name and the arguments of each; None for a word that is not literal."""
+    redirects: list[str | None] = []
+    functions: list[str] = []
+    is_opaque: bool = False
+    """Whether it runs what is not among these words."""
+
+
+def _find_named(analysis: _Words, command: str, files: Collection[str]) -> Collection[str]:
     """The files whose content a command may read, and perhaps more; all if its words do not tell.
 
     A file counts as named if its last name occurs anywhere in the command, or if a pattern matches its path.
     """
     words: list[str] = []
     known = _PLAIN | {*analysis.functions}
-    for each in analysis.commands:
-        if each.is_assignment_only:
-            continue
-        given = [arg for arg in each.args if arg is not None]
-        if each.name not in known or (len(given) < len(each.args) and each.name not in _BLIND):
+    for name, args in analysis.commands:
+        given = [arg for arg in args if arg is not None]
+        if name not in known or (len(given) < len(args) and name not in _BLIND):
             return files
-        reads_any = _WHOLE.get(_WHOLE_AS.get(each.name, each.name))
+        reads_any = _WHOLE.get(_WHOLE_AS.get(name, name))
         if reads_any is not None and any(re.fullmatch(reads_any, arg, re.DOTALL) for arg in given):
             return files
-        if each.name == "diff" and not all(arg[:1] == "-" or f"/{arg.lstrip('/')}" in files for arg in given):
+        if name == "diff" and not all(arg[:1] == "-" or f"/{arg.lstrip('/')}" in files for arg in given):
             return files  # It compares directories.
         words += given
-    redirects = [each.path for each in analysis.redirects]
-    words += [path for path in redirects if path is not None]
+    words += [path for path in analysis.redirects if path is not None]
     text = "\n".join([command, *words])
     patterns = [word for word in words if re.search(r"[*?\[{]", word)]
     if (
         analysis.is_opaque
-        or None in redirects
+        or None in analysis.redirects
         or re.search(_ELSEWHERE, text)
         or any(re.fullmatch(_ODD_PATTERN, pattern, re.DOTALL) for pattern in patterns)
     ):
@@ -115,6 +132,11 @@ _FILE_MODE: Final = 0o644
 _DIRECTORY_MODE: Final = 0o755
 _SCRIPT_MODE: Final = 0o755
 _MARKER_BYTES: Final = 24
+_ANALYSIS_SECONDS: Final = 10
+_CLOCK_SECONDS: Final = 0.05
+"""What two clocks may differ by in the time of a command."""
+_GRACE_SECONDS: Final = 2
+"""After its time the interpreter ends a command itself, if it comes to look at the clock."""
 
 
 class _RefusedError(Exception):
@@ -172,97 +194,116 @@ class _View:
         return any(nonce in content for content in contents)
 
 
-class _Run(NamedTuple):
+class _Run(Struct):
     """What a command did in the memory of the interpreter."""
 
-    stdout: bytes
-    stderr: bytes
+    stdout: str
+    stderr: str
     exit_code: int
     error: str | None
     """Why the interpreter gave up. Nothing that the command changed counts then."""
     seconds: float
     is_cut: bool
-    files: dict[str, tuple[bytes, int]]
-    """The content and the mode of each file."""
+    left_out: list[str]
+    """Entries that the interpreter does not take."""
+    files: list[tuple[str, int, bool]]
+    """The path and the mode of each file, and whether it has the content that it was given with."""
     directories: set[str]
     links: set[str]
+    contents: dict[str, bytes] = {}
+    """The content of each file."""
 
 
-class _Limits(NamedTuple):
-    seconds: float
-    memory: int
-    commands: int
+AnswerT = TypeVar("AnswerT", bound=Struct)
 
 
-class _Interruption(Deadline):
-    """Cancels the interpreter when its caller is cancelled."""
+class _Interpreter(Deadline):
+    """A process with the interpreter; its methods but `cancel` block. Whoever is cancelled while it works kills it."""
 
-    bash: "Bash | None" = None
+    def __init__(self) -> None:
+        super().__init__()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, seconds: float) -> None:
+        """Start the process. Raises BackendError if that is not possible."""
+        spec = find_spec("bashkit")
+        packages = os.path.dirname(os.path.dirname((spec and spec.origin) or ""))
+        program = [sys.executable, "-I", "-S", interpreter.__file__, packages, str(seconds)]
+        pipe, null = subprocess.PIPE, subprocess.DEVNULL
+        env = {name: os.environ[name] for name in ("SYSTEMROOT",) if name in os.environ}  # Windows needs it.
+        try:
+            self._process = subprocess.Popen(program, stdin=pipe, stdout=pipe, stderr=null, env=env)
+        except OSError as error:
+            raise BackendError(None, f"the interpreter cannot be started: {error.strerror}") from error
+        if self.is_cancelled:
+            self._process.kill()
 
     def cancel(self) -> None:
         super().cancel()
-        if self.bash is not None:
-            self.bash.cancel()
+        if self._process is not None:
+            self._process.kill()
 
+    def end(self) -> None:
+        """Kill the process."""
+        if self._process is None:
+            return
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            with suppress(OSError):
+                if pipe is not None:
+                    pipe.close()
 
-def _run(stop: _Interruption, command: str, view: _View, limits: _Limits) -> _Run:
-    """Run a command on a new filesystem in memory; for a worker thread."""
-    from bashkit import Bash, FileSystem
-
-    files = FileSystem()
-    for each in files.read_dir("/"):
-        files.remove(f"/{each['name']}", True)
-    for path, entry in sorted(view.entries.items()):
+    def ask(
+        self, request: dict[str, Any], contents: Iterable[bytes], answer: type[AnswerT], seconds: float
+    ) -> tuple[AnswerT, list[bytes]] | None:
+        """Send a request and return its answer; None if the process ended, or was killed after `seconds`."""
+        process = self._process
+        if process is None or process.stdin is None or process.stdout is None:
+            return None
+        killer = Timer(seconds, process.kill)
+        killer.daemon = True
+        killer.start()
         try:
-            if entry.kind == "link":
-                files.symlink(view.links[path], path)
-                continue
-            usual = _FILE_MODE
-            if entry.kind == "directory":
-                files.mkdir(path, True)
-                usual = _DIRECTORY_MODE
-            else:
+            with suppress(OSError, EOFError, ValueError, KeyError, TypeError, MsgspecError):
+                interpreter.send(process.stdin, request, contents)
+                header, answered = interpreter.receive(process.stdout)
+                return json.decode(header, type=answer), answered
+            return None
+        finally:
+            killer.cancel()
+
+    def analyze(self, command: str) -> _Words:
+        found = self.ask({"analyze": command}, (), _Words, _ANALYSIS_SECONDS)
+        if found is None:
+            raise _RefusedError("The command was not run: the interpreter ended while it read it")
+        if found[0].error is not None:
+            raise _RefusedError(f"The command was not run: {one_line(found[0].error)}", _SYNTAX_ERROR)
+        return found[0]
+
+    def run(self, command: str, view: _View, limits: dict[str, float]) -> _Run | None:
+        """Run a command; None if the process ended, or did not end in time."""
+        entries: list[Any] = []
+        given: dict[str, bytes] = {}
+        for path, entry in sorted(view.entries.items()):
+            mode, usual = view.mode(path), _DIRECTORY_MODE if entry.kind == "directory" else _FILE_MODE
+            is_usual = mode == usual or entry.kind == "link"
+            entries.append([path, entry.kind, None if is_usual else mode, view.links.get(path)])
+            if entry.kind == "file":
                 content = view.contents.get(path)
-                files.write_file(path, view.marker(path) if content is None else content)
-            if (mode := view.mode(path)) != usual:
-                files.chmod(path, mode)
-        except RuntimeError:  # Control characters, or too deep.
-            view.leave_out(path, "the interpreter does not take its path")
-    if "/tmp" in command and not files.exists("/tmp"):
-        files.mkdir("/tmp")
-    bash = stop.bash = Bash(
-        cwd="/",
-        env={"HOME": "/"},
-        max_commands=limits.commands,
-        max_loop_iterations=limits.commands,
-        max_memory=limits.memory,
-        timeout_seconds=limits.seconds,
-    )
-    bash.mount("/", files)
-    if stop.is_cancelled:
-        bash.cancel()
-    began = time.monotonic()
-    result = bash.execute_sync(command)
-    seconds = time.monotonic() - began
-    out, err = (text.encode(errors="surrogatepass") for text in (result.stdout, result.stderr))
-    is_cut = result.stdout_truncated or result.stderr_truncated
-    done = _Run(out, err, result.exit_code, result.error, seconds, is_cut, {}, set(), set())
-    if result.error is None:
-        _look(files, "/", done)
-    return done
-
-
-def _look(files: "FileSystem", directory: str, done: _Run) -> None:
-    """Add what is in a directory to `done`."""
-    for each in files.read_dir(directory):
-        path, kind = paths.join(directory, each["name"]), each["metadata"]["file_type"]
-        if kind == "directory":
-            done.directories.add(path)
-            _look(files, path, done)
-        elif kind == "file":
-            done.files[path] = files.read_file(path), each["metadata"]["mode"]
-        else:
-            done.links.add(path)
+                given[path] = view.marker(path) if content is None else content
+        request = {"command": command, "limits": limits, "entries": entries}
+        found = self.ask(request, given.values(), _Run, limits["timeout_seconds"] + _GRACE_SECONDS)
+        if found is None:
+            return None
+        done, changed = found
+        others = iter(changed)
+        with suppress(KeyError, StopIteration):
+            done.contents = {path: given[path] if is_same else next(others) for path, _, is_same in done.files}
+            for path in done.left_out:
+                view.leave_out(path, "the interpreter does not take its path")
+            return done
+        return None
 
 
 # --- what changed ----------------------------------------------------------------------------------------------------
@@ -290,26 +331,27 @@ def _compare(command: str, view: _View, done: _Run) -> _Changes:
     if done.links != links:
         path = min(done.links ^ links)
         raise _RefusedError(f"Nothing was changed: {display_path(path)} is a link or a pipe, which is not kept here")
-    turned = (done.files.keys() & before) | (done.directories & view.entries.keys() - before)
+    turned = (done.contents.keys() & before) | (done.directories & view.entries.keys() - before)
     if turned:
         raise _RefusedError(
             f"Nothing was changed: {display_path(min(turned))} is a file before or after, and a directory"
         )
-    written = {path: content for path, (content, _) in done.files.items() if view.contents.get(path) != content}
+    written = {path: content for path, content in done.contents.items() if view.contents.get(path) != content}
     written = {path: content for path, content in written.items() if content != view.marker(path)}
-    known = [command.encode(), *(each for each in view.contents.values() if decode(each) is not None)]
-    if not any(_REPLACEMENT in each for each in known):
-        for path, content in written.items():
-            if _REPLACEMENT in content:
-                what = f"{display_path(path)} was made of bytes that are no text (UTF-8), which a command here spoiled"
-                raise _RefusedError(f"Nothing was changed: {what}")
+    spoiled = [path for path, content in written.items() if _REPLACEMENT in content]
+    texts = (each for each in view.contents.values() if _REPLACEMENT in each and decode(each) is not None)
+    if spoiled and _REPLACEMENT not in command.encode() and not any(texts):
+        what = f"{display_path(spoiled[0])} was made of bytes that are no text (UTF-8), which a command here spoiled"
+        raise _RefusedError(f"Nothing was changed: {what}")
     modes = [
         EntryChange(path, "set_mode", mode)
-        for path, (_, mode) in done.files.items()
+        for path, mode, _ in done.files
         if mode != view.mode(path) and (path not in view.entries or "chmod" in command)
     ]
-    made = done.directories - before - {each for path in done.files for each in paths.ancestors(path)} - {"/tmp"}
-    deleted = sorted({*view.files} - done.files.keys())
+    made = done.directories - before - {each for path in done.contents for each in paths.ancestors(path)}
+    if not any(paths.is_beneath(path, "/tmp") for path in made):
+        made -= {"/tmp"}
+    deleted = sorted({*view.files} - done.contents.keys())
     return _Changes(sorted(made), written, modes, deleted, sorted(before - done.directories, reverse=True))
 
 
@@ -403,48 +445,67 @@ class VirtualShell(WrapperBackend, SandboxBackendProtocol):
             return ExecuteResponse(f"Error: {refusal}\n", refusal.exit_code)
 
     async def _execute(self, command: str, timeout: float) -> ExecuteResponse:
+        if re.search(_DEVICES, command):
+            what = "/dev/zero, /dev/random and /dev/urandom would end too early here"
+            raise _RefusedError(f"The command was not run: {what}")
         view = await self._list()
-        wanted = await pool.run(_choose, command, view, abandon_on_cancel=True)
-        left = timeout
-        while True:
-            await self._fetch(view, wanted)
-            _check_line_ends(command, view)
-            stop = _Interruption()
-            limits = _Limits(left, self._max_memory, self._max_commands)
-            done = await pool.run(
-                _run, stop, command, view, limits, abandon_on_cancel=True, deadline=stop, storage=self
-            )
-            left -= done.seconds
-            if left <= 0 or done.error is not None:
-                break
-            wanted = await pool.run(_find_missed, view, done, abandon_on_cancel=True)
-            if not wanted:
-                break
+        process = _Interpreter()
+        try:
+            done, seconds = await self._run(command, timeout, view, process)
+        finally:
+            await run_shielded(partial(pool.run, process.end))
         notes = [
             f"[{display_path(path)} is left out: {reason}]"
             for path, reason in view.left_out.items()
             if paths.parent(path) not in view.left_out
         ]
-        exit_code: int | None = done.exit_code
-        timed_out = None
-        if left <= 0:
-            exit_code, timed_out = None, timeout
-            notes.append(stop_note(f"{time_up(timeout)}, and nothing was changed").rstrip())
-        elif done.error is not None:
+        is_late = seconds > timeout - _CLOCK_SECONDS
+        if done is None or (done.error is not None and is_late):
+            reason = time_up(timeout) if is_late else "its interpreter crashed, or needed too much memory"
+            notes.append(stop_note(f"{reason}, and nothing was changed").rstrip())
+            output, _ = await self._output(done, notes)
+            return ExecuteResponse(output, timed_out=timeout if is_late else None)
+        exit_code = done.exit_code
+        if done.error is not None:
             notes.append("[The command was ended, and nothing was changed]")
         else:
             changes = await pool.run(_compare, command, view, done, abandon_on_cancel=True)
-            notes += await self._make_directories(changes.made)
-            failures = await self._store(view, changes)
+            failures = await self._store(view, changes, notes)
             exit_code = (exit_code or 1) if failures else exit_code
             notes += failures
         output, is_cut = await self._output(done, notes)
-        return ExecuteResponse(output, exit_code, is_cut or done.is_cut, timed_out=timed_out)
+        return ExecuteResponse(output, exit_code, is_cut or done.is_cut)
 
-    async def _output(self, done: _Run, notes: list[str]) -> tuple[str, bool]:
+    async def _run(self, command: str, timeout: float, view: _View, process: _Interpreter) -> tuple[_Run | None, float]:
+        """Run a command until it had the contents that it read; also return how many seconds that took."""
+        in_thread = partial(pool.run, abandon_on_cancel=True, deadline=process, storage=self)
+        await in_thread(process.start, timeout)
+        words = await in_thread(process.analyze, command)
+        wanted: Collection[str] = view.files if view.links else _find_named(words, command, view.files)
+        limits = {"max_memory": self._max_memory, "max_commands": self._max_commands}
+        limits["max_loop_iterations"] = self._max_commands
+        began, waited = time.monotonic(), 0.0
+        while True:
+            asked = time.monotonic()
+            await self._fetch(view, wanted)
+            _check_line_ends(command, view)
+            waited += time.monotonic() - asked
+            left = timeout - (time.monotonic() - began - waited)
+            done = await in_thread(process.run, command, view, {**limits, "timeout_seconds": max(left, 0.001)})
+            seconds = time.monotonic() - began - waited
+            if done is None or done.error is not None:
+                return done, seconds
+            wanted = await in_thread(_find_missed, view, done)
+            if not wanted:
+                return done, seconds
+            if seconds >= timeout:
+                return None, seconds
+
+    async def _output(self, done: _Run | None, notes: list[str]) -> tuple[str, bool]:
         captured = Captured(self._max_output_bytes)
-        await captured.add(Chunk("stdout", done.stdout))
-        await captured.add(Chunk("stderr", done.stderr))
+        if done is not None:
+            await captured.add(Chunk("stdout", done.stdout.encode(errors="replace")))
+            await captured.add(Chunk("stderr", done.stderr.encode(errors="replace")))
         output = captured.text()
         if len(notes) > _MOST_NOTES:
             notes = [*notes[:_MOST_NOTES], f"[… and {len(notes) - _MOST_NOTES:,} more of these]"]
@@ -490,8 +551,8 @@ class VirtualShell(WrapperBackend, SandboxBackendProtocol):
 
     # --- what is stored ---
 
-    async def _store(self, view: _View, changes: _Changes) -> list[str]:
-        """Store what changed, deletions last; return a note for each failure. After one, nothing is deleted."""
+    async def _store(self, view: _View, changes: _Changes, notes: list[str]) -> list[str]:
+        """Store what changed, deletions last; return what failed. After a failure, nothing is deleted."""
 
         async def write(path: str) -> str | None:
             return await self._write(view, path, changes.written[path])
@@ -502,8 +563,9 @@ class VirtualShell(WrapperBackend, SandboxBackendProtocol):
                 return None
             return _note(path, "was not deleted", error_from(result))
 
+        failures = await self._make_directories(changes.made, notes)
         written = await gather_each(write, changes.written, most=_WRITTEN_AT_ONCE)
-        failures = [note for note in written if note is not None]
+        failures += [note for note in written if note is not None]
         failures += await self._change(changes.modes, ErrorCode.UNSUPPORTED)
         if failures:
             stays = len(changes.deleted) + len(changes.removed)
@@ -513,22 +575,22 @@ class VirtualShell(WrapperBackend, SandboxBackendProtocol):
         removed = [EntryChange(path, "remove_directory") for path in changes.removed]
         return failures + await self._change(removed, ErrorCode.FILE_NOT_FOUND)
 
-    async def _make_directories(self, made: list[str]) -> list[str]:
-        """Make directories that are empty; return a note for each one that the storage cannot keep."""
+    async def _make_directories(self, made: list[str], notes: list[str]) -> list[str]:
+        """Make empty directories; return what failed. Those that the storage cannot keep are told in `notes`."""
         changes = [EntryChange(path, "make_directory") for path in made]
         outcomes = await self.inner.achange_entries(changes) if changes else []
-        notes: list[str] = []
+        failures: list[str] = []
         for path, outcome in zip(made, outcomes, strict=True):
             if outcome.error == ErrorCode.UNSUPPORTED:
                 notes.append(f"[{display_path(path)} is empty, so it is not kept]")
             elif outcome.error not in (None, ErrorCode.ALREADY_EXISTS):
-                notes.append(_note(path, "was not made", item_error(outcome, outcome.error)))
-        return notes
+                failures.append(_note(path, "was not made", item_error(outcome, outcome.error or "")))
+        return failures
 
     async def _change(self, changes: list[EntryChange], harmless: ErrorCode) -> list[str]:
         outcomes = await self.inner.achange_entries(changes) if changes else []
         return [
-            _note(change.path, f"{change.change} failed", item_error(outcome, outcome.error))
+            _note(change.path, f"{change.change} failed", item_error(outcome, outcome.error or ""))
             for change, outcome in zip(changes, outcomes, strict=True)
             if outcome.error not in (None, harmless)
         ]
@@ -566,19 +628,6 @@ class VirtualShell(WrapperBackend, SandboxBackendProtocol):
         return None if stored.error is None else item_error(stored, "it cannot be stored")
 
 
-def _choose(command: str, view: _View) -> Collection[str]:
-    """The files whose contents a command needs at first. Raises _RefusedError for one that is not run."""
-    from bashkit import Bash, BashError
-
-    if re.search(_DEVICES, command):
-        raise _RefusedError("The command was not run: /dev/zero, /dev/random and /dev/urandom would end too early here")
-    try:
-        analysis = Bash().analyze(command)
-    except BashError as error:
-        raise _RefusedError(f"The command was not run: {one_line(str(error))}", _SYNTAX_ERROR) from None
-    return view.files if view.links else _find_named(analysis, command, view.files)
-
-
 def _check_line_ends(command: str, view: _View) -> None:
     """Raise _RefusedError if a command names a file with carriage returns, and a tool that loses them."""
     if (tool := re.search(_DROPS_RETURNS, command)) is None:
@@ -592,9 +641,10 @@ def _check_line_ends(command: str, view: _View) -> None:
 def _find_missed(view: _View, done: _Run) -> Collection[str]:
     """The files that a command read or changed without having had their content. With it, it has to run again."""
     lacking = view.files_without_content
-    missed = {path for path in lacking if done.files.get(path, (b"", 0))[0] != view.marker(path)}
-    others = (content for path, (content, _) in done.files.items() if path not in lacking)
-    return missed or (lacking if view.shows_marker(done.stdout, done.stderr, *others) else ())
+    missed = {path for path in lacking if done.contents.get(path) != view.marker(path)}
+    others = (content for path, content in done.contents.items() if path not in lacking)
+    shown = (done.stdout.encode(errors="replace"), done.stderr.encode(errors="replace"))
+    return missed or (lacking if lacking and view.shows_marker(*shown, *others) else ())
 
 
 def _note(path: str, what: str, error: DeepFSError) -> str:

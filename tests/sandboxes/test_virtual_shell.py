@@ -22,6 +22,7 @@ from deepfs import (
 from deepfs.backends.postgres import PostgresBackend
 from deepfs.backends.protocol import BackendProtocol, supports_execute
 from deepfs.backends.sqlite import SqliteBackend
+from deepfs.errors import BackendError
 from deepfs.operations import Delete, Operation, Write
 from deepfs.policy import FilesystemPermission, HistoryBackend, PermissionedBackend, QuotaBackend, WrapperBackend
 from deepfs.sandboxes import VirtualShell
@@ -413,27 +414,58 @@ async def test_a_command_of_its_own_time_never_gets_more_than_the_shell_has() ->
 
 
 async def test_a_cancelled_command_ends_its_interpreter_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    shell, memory = await shell_of({"/a": b"x"}, max_commands=100_000)
-    ended = anyio.Event()
+    shell, memory = await shell_of({"/a": b"x"})
+    started: list[Any] = []
+    start = module._Interpreter.start
+    asked = anyio.Event()
     token = anyio.lowlevel.current_token()
-    runs, real = [], module._run
+    real = module.interpreter.send
 
-    def watched(*args: Any) -> Any:
-        anyio.from_thread.run_sync(started.set, token=token)
-        done = real(*args)
-        runs.append(done)
-        anyio.from_thread.run_sync(ended.set, token=token)
-        return done
+    def send(stream: Any, header: dict[str, Any], contents: Any = ()) -> None:
+        real(stream, header, contents)
+        if "command" in header:
+            anyio.from_thread.run_sync(asked.set, token=token)
 
-    monkeypatch.setattr(module, "_run", watched)
-    started = anyio.Event()
+    monkeypatch.setattr(module.interpreter, "send", send)
+    monkeypatch.setattr(module._Interpreter, "start", lambda *args: (started.append(args[0]), start(*args)))
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(run, shell, "echo y > a; for i in {1..9000}; do seq 1 90000 | sort -r | md5sum; done")
-        await started.wait()
+        tasks.start_soon(run, shell, "echo y > a; sleep 600")
+        await asked.wait()
         tasks.cancel_scope.cancel()
-    with anyio.fail_after(30):
-        await ended.wait()
-    assert runs[0].error is not None
+    assert started[0]._process.returncode, "it was killed, and waited for"
+    assert await contents(memory) == {"/a": b"x"}
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "jq -n 'def f(x): f(x + 1); f(0)'",
+        "jq -n \"$(printf '[%.0s' {1..50000})\"",
+        f"{'command ' * 2_000} true",
+        "od -w999999999999 a",
+    ],
+)
+async def test_what_crashes_the_interpreter_takes_nothing_else_with_it(script: str) -> None:
+    shell, _ = await shell_of({"/a": b"x"}, timeout=5)
+    done = await run(shell, f"echo y > a; {script}; echo end")
+    assert await run(shell, "cat a") == ExecuteResponse("y\n" if done.exit_code == 0 else "x", 0)
+    if done.exit_code is None and done.timed_out is None:
+        reason = "its interpreter crashed, or needed too much memory"
+        assert done.output == f"[The command was stopped: {reason}, and nothing was changed]\n"
+
+
+async def test_an_interpreter_that_answers_nonsense_or_cannot_be_started_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell, memory = await shell_of({"/a": b"x"}, timeout=5)
+    program = (
+        await anyio.Path(tmp_path / "program.py").write_text("import sys; sys.stdout.write('x' * 99)") and tmp_path
+    )
+    monkeypatch.setattr(module.interpreter, "__file__", f"{program}/program.py")
+    assert (await run(shell, "cat a")).exit_code == 126
+    monkeypatch.setattr(sys, "executable", "/nonexistent/python")
+    with pytest.raises(BackendError, match="the interpreter cannot be started"):
+        await run(shell, "cat a")
     assert await contents(memory) == {"/a": b"x"}
 
 
@@ -465,7 +497,6 @@ def test_wrong_limits_are_refused(options: dict[str, Any], error: type[Exception
 
 def test_without_bashkit_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_spec("bashkit")
-    monkeypatch.delitem(sys.modules, "bashkit", raising=False)
     monkeypatch.setattr("deepfs.text.arguments.find_spec", lambda package: None)
     with pytest.raises(ModuleNotFoundError, match=r"deepfs\[shell\]"):
         VirtualShell(MemoryBackend())

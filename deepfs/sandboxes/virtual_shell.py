@@ -64,17 +64,20 @@ _PLAIN: Final = _BLIND | frozenset(
 _ELSEWHERE: Final = r"getline|system|ARGV|files0|import|include|PATH|-(?:C|s|nt|ot|ef)\b|-[\"'$\\`]"
 """Names that come from elsewhere; and looks at sizes and times, which a file without its content does not have."""
 _WHOLE: Final = {
-    "awk": r"-\w*f.*|--file.*|.*\|.*",
-    "cp": r"-\w*[rRa]\w*|--[rad].*",
-    "egrep": r"-\w*[rR]\w*|-d.*|--[rd].*",
-    "jq": r"-\w*f.*|--f.*",
+    "awk": r"-.*f.*|.*\|.*",
+    "cp": r"-.*[rRa].*",
+    "egrep": r"-.*[rRd].*",
+    "jq": r"-.*f.*",
     "ls": r"-(?![1aAdFpR]+$).*",
-    "sed": r"-\w*f.*|--f.*",
+    "sed": r"-.*f.*",
 }
 """Arguments with which these commands may read any file, or show its size."""
 _WHOLE_AS: Final = {"fgrep": "egrep", "grep": "egrep"}
-_ODD_PATTERN: Final = r".*(?:\{.*(?:,|\.\.).*\}|\.\.|//|/\./|\[\^|\[:|[(~]).*"
-"""Patterns of bash that `fnmatch` does not have."""
+_ODD: Final = ("..", "//", "/./", "[^", "[:", "(", "~")
+"""Parts of patterns of bash that `fnmatch` does not have."""
+_MOST_PATTERNS: Final = 20
+_LONGEST_TEXT: Final = 100_000
+"""The most patterns, and characters, that are compared with the names of the tree."""
 _DROPS_RETURNS: Final = r"\b(?:column|diff|fmt|nl|split|xargs)\b"
 """Commands that lose the carriage returns of their input."""
 _DEVICES: Final = r"/dev/(?:zero|u?random)\b"
@@ -117,7 +120,10 @@ def _find_named(analysis: _Words, command: str, files: Collection[str]) -> Colle
         analysis.is_opaque
         or None in analysis.redirects
         or re.search(_ELSEWHERE, text)
-        or any(re.fullmatch(_ODD_PATTERN, pattern, re.DOTALL) for pattern in patterns)
+        or any(part in pattern for pattern in patterns for part in _ODD)
+        or any("{" in pattern and "," in pattern for pattern in patterns)
+        or len(patterns) > _MOST_PATTERNS
+        or len(text) > _LONGEST_TEXT
     ):
         return files
     globs = [f"*{pattern.lstrip('./')}" for pattern in patterns]
@@ -481,14 +487,16 @@ class VirtualShell(WrapperBackend, SandboxBackendProtocol):
         in_thread = partial(pool.run, abandon_on_cancel=True, deadline=process, storage=self)
         await in_thread(process.start, timeout)
         words = await in_thread(process.analyze, command)
-        wanted: Collection[str] = view.files if view.links else _find_named(words, command, view.files)
+        wanted: Collection[str] = view.files
+        if not view.links:
+            wanted = await in_thread(_find_named, words, command, wanted)
         limits = {"max_memory": self._max_memory, "max_commands": self._max_commands}
         limits["max_loop_iterations"] = self._max_commands
         began, waited = time.monotonic(), 0.0
         while True:
             asked = time.monotonic()
             await self._fetch(view, wanted)
-            _check_line_ends(command, view)
+            await in_thread(_check_line_ends, command, view)
             waited += time.monotonic() - asked
             left = timeout - (time.monotonic() - began - waited)
             done = await in_thread(process.run, command, view, {**limits, "timeout_seconds": max(left, 0.001)})
@@ -633,7 +641,7 @@ def _check_line_ends(command: str, view: _View) -> None:
     if (tool := re.search(_DROPS_RETURNS, command)) is None:
         return
     for path, content in view.contents.items():
-        if paths.name(path) in command and b"\r" in content:
+        if b"\r" in content and paths.name(path) in command:
             what = f"{display_path(path)} has carriage returns, which {tool[0]} would lose here"
             raise _RefusedError(f"The command was not run: {what}")
 

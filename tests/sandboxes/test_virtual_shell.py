@@ -31,6 +31,7 @@ from deepfs.testing import Call, ScriptedModel, Turn
 from deepfs.types import ExecuteResponse
 from support.graphs import InNode, open_node
 from support.postgres_files import fresh_namespace
+from support.promises import keeps
 
 if TYPE_CHECKING:
     from support.object_stores import S3Server
@@ -237,6 +238,9 @@ async def test_only_what_a_command_may_read_is_brought_in(command: str, fetched:
         "tee c < b.txt",
     ],
 )
+@keeps(
+    "A content that was not brought in is never read or written as if it were empty",
+)
 async def test_a_content_that_was_not_brought_in_is_never_used(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even if a command reads a file that its words do not name, it runs again with the content."""
     eager, expected = await shell_of(TREE)
@@ -276,6 +280,11 @@ class Meanwhile(WrapperBackend):
         return found
 
 
+@keeps(
+    "A file that others changed after the command read it is not overwritten",
+    "what the command wrote is in a file beside it",
+    "Deletions come last, and none is made after a write that failed",
+)
 async def test_what_others_changed_meanwhile_stays_and_both_sides_are_readable() -> None:
     _, memory = await shell_of({"/a": b"old\n", "/gone": b"x\n", "/keep": b"y\n"})
     others = [Write("/a", "theirs\n", overwrite=True), Write("/new", "theirs\n")]
@@ -295,6 +304,9 @@ async def test_what_others_changed_meanwhile_stays_and_both_sides_are_readable()
     assert done.output.endswith("[So nothing was deleted or moved away]\n")
 
 
+@keeps(
+    "A file that others changed after the command read it is not overwritten and not deleted",
+)
 async def test_what_others_changed_meanwhile_is_not_deleted() -> None:
     _, memory = await shell_of({"/a": b"old\n", "/b": b"b\n", "/c": b"c\n"})
     others = [Write("/a", "theirs\n", overwrite=True), Delete("/c")]
@@ -303,6 +315,9 @@ async def test_what_others_changed_meanwhile_is_not_deleted() -> None:
     assert "/a was not deleted: " in done.output
 
 
+@keeps(
+    "A binary file is compared just before it is replaced",
+)
 async def test_a_binary_file_that_others_changed_meanwhile_stays() -> None:
     _, memory = await shell_of({"/a.bin": b"\xff1", "/b.bin": b"\xff2"})
     others = [Write("/a.bin", "theirs", overwrite=True), Write("/c.bin", "theirs")]
@@ -313,6 +328,9 @@ async def test_a_binary_file_that_others_changed_meanwhile_stays() -> None:
     assert sorted(found.values()) == [b"theirs", b"theirs", b"\xff2", b"\xff2", b"\xff2"]
 
 
+@keeps(
+    "What a command changed is stored by ordinary operations of that backend",
+)
 async def test_rules_histories_and_quotas_beneath_see_ordinary_operations() -> None:
     memory = MemoryBackend()
     kept = HistoryBackend(memory, MemoryBackend(), "/")
@@ -369,6 +387,10 @@ async def test_names_that_the_interpreter_does_not_take_are_left_out_and_shown_s
         "cat a a > b; for i in 1 2 3 4 5 6 7 8 9; do cat b b b b b b b b > c; cp c b; done",
     ],
 )
+@keeps(
+    "A command that is stopped, cancelled, or ended at a limit changes nothing",
+    "Time, output and memory are bounded",
+)
 async def test_a_script_without_end_is_ended_and_changes_nothing(script: str) -> None:
     shell, memory = await shell_of({"/a": b"x" * 1_000_000}, timeout=1)
     done = await run(shell, f"set -e; rm a; echo x > new; cat nosuch || true; echo > a; {script}; cat nosuch")
@@ -381,6 +403,9 @@ async def test_a_script_without_end_is_ended_and_changes_nothing(script: str) ->
         assert await contents(memory) == {"/a": b"x" * 1_000_000}
 
 
+@keeps(
+    "Time, output and memory are bounded",
+)
 async def test_output_is_cut_in_the_middle() -> None:
     shell, _ = await shell_of({}, max_output_bytes=1_000)
     done = await run(shell, "seq 1 20000")
@@ -413,6 +438,9 @@ async def test_a_command_of_its_own_time_never_gets_more_than_the_shell_has() ->
     assert (await run(shell, "sleep 9", timeout=99)).timed_out == 1
 
 
+@keeps(
+    "A command that is stopped, cancelled, or ended at a limit changes nothing",
+)
 async def test_a_cancelled_command_ends_its_interpreter_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     shell, memory = await shell_of({"/a": b"x"})
     started: list[Any] = []
@@ -445,6 +473,10 @@ async def test_a_cancelled_command_ends_its_interpreter_and_changes_nothing(monk
         "od -w999999999999 a",
     ],
 )
+@keeps(
+    "The interpreter has a process of its own, with an empty environment",
+    "what crashes it takes nothing else with it",
+)
 async def test_what_crashes_the_interpreter_takes_nothing_else_with_it(script: str) -> None:
     shell, _ = await shell_of({"/a": b"x"}, timeout=5)
     done = await run(shell, f"echo y > a; {script}; echo end")
@@ -469,6 +501,9 @@ async def test_an_interpreter_that_answers_nonsense_or_cannot_be_started_changes
     assert await contents(memory) == {"/a": b"x"}
 
 
+@keeps(
+    "Commands start no program, open no connection, and see no file, variable or process of this machine",
+)
 async def test_there_is_no_network_and_no_host() -> None:
     shell, _ = await shell_of({})
     tries = "curl http://127.0.0.1:9/; wget -q http://127.0.0.1:9/; cat < /dev/tcp/127.0.0.1/9; cat /etc/passwd"

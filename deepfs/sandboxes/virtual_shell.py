@@ -368,6 +368,7 @@ _BATCH_FILES: Final = 256
 _WRITTEN_AT_ONCE: Final = 16
 _MOST_NOTES: Final = 20
 _NAME_LENGTH: Final = 50
+_NOT_CHANGED: Final = {"remove_directory": "was not removed", "set_mode": "kept its mode"}
 _NOWHERE: Final = "/dev/deepfs-nowhere"
 """What a link that leads outside, or to nothing, leads to."""
 _TAKEN: Final = (ErrorCode.CONFLICT, ErrorCode.ALREADY_EXISTS, ErrorCode.IS_DIRECTORY, ErrorCode.NOT_A_DIRECTORY)
@@ -598,7 +599,7 @@ class VirtualShell(WrapperBackend, SandboxBackendProtocol):
     async def _change(self, changes: list[EntryChange], harmless: ErrorCode) -> list[str]:
         outcomes = await self.inner.achange_entries(changes) if changes else []
         return [
-            _note(change.path, f"{change.change} failed", item_error(outcome, outcome.error or ""))
+            _note(change.path, _NOT_CHANGED[change.change], item_error(outcome, outcome.error or ""))
             for change, outcome in zip(changes, outcomes, strict=True)
             if outcome.error not in (None, harmless)
         ]

@@ -353,6 +353,31 @@ async def test_rules_histories_and_quotas_beneath_see_ordinary_operations() -> N
     assert (done.exit_code, "was not written: " in done.output) == (1, True)
 
 
+class Dying(WrapperBackend):
+    """After some changes, no operation works any more, as for a process that was killed."""
+
+    def __init__(self, inner: BackendProtocol, changes: int) -> None:
+        super().__init__(inner)
+        self.left = changes
+
+    async def run(self, operation: Operation) -> Any:
+        if operation.changes:
+            self.left -= 1
+            if self.left < 0:
+                raise BackendError(None, "it was killed")
+        return await self.inner.arun(operation)
+
+
+@pytest.mark.parametrize("changes", range(11))
+async def test_nothing_is_lost_if_it_is_killed_while_it_stores(changes: int) -> None:
+    _, memory = await shell_of(TREE)
+    done = await run(VirtualShell(Dying(memory, changes)), "mv src lib; mv a.txt lib; rm b.txt z; echo new > n")
+    found = await contents(memory)
+    assert {TREE["/src/x.py"], TREE["/a.txt"]} <= {*found.values()}
+    assert (done.exit_code == 0) == (changes == 10), done.output
+    assert done.exit_code == 0 or len(found) >= 3
+
+
 async def test_names_that_the_interpreter_does_not_take_are_left_out_and_shown_safely() -> None:
     deep = "/".join("d" * 150)
     shell, memory = await shell_of(

@@ -224,7 +224,7 @@ AnswerT = TypeVar("AnswerT", bound=Struct)
 
 
 class _Interpreter(Deadline):
-    """A process with the interpreter; its methods but `cancel` block. Whoever is cancelled while it works kills it."""
+    """A process with the interpreter. Its methods block; `end` may be called while another one works."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -241,13 +241,8 @@ class _Interpreter(Deadline):
             self._process = subprocess.Popen(program, stdin=pipe, stdout=pipe, stderr=null, env=env)
         except OSError as error:
             raise BackendError(None, f"the interpreter cannot be started: {error.strerror}") from error
-        if self.is_cancelled:
-            self._process.kill()
-
-    def cancel(self) -> None:
-        super().cancel()
-        if self._process is not None:
-            self._process.kill()
+        if self.is_cancelled:  # Nobody waits any more, and `end` found no process.
+            self.end()
 
     def end(self) -> None:
         """Kill the process."""

@@ -409,7 +409,6 @@ async def test_names_that_the_interpreter_does_not_take_are_left_out_and_shown_s
         "jq -n 'def f: f; f'",
         "awk 'BEGIN {x = \"a\"; while (1) x = x x}'",
         "printf '%900000000d' 1 > big",
-        "printf '[%.0s' {1..50000} | jq .",
         f"{'nice ' * 50_000} true",
         "cat a a > b; for i in 1 2 3 4 5 6 7 8 9; do cat b b b b b b b b > c; cp c b; done",
     ],
@@ -511,6 +510,25 @@ async def test_what_crashes_the_interpreter_takes_nothing_else_with_it(script: s
     if done.exit_code is None and done.timed_out is None:
         reason = "its interpreter crashed, or needed too much memory"
         assert done.output == f"[The command was stopped: {reason}, and nothing was changed]\n"
+
+
+@pytest.mark.parametrize("stuck", ["analyze", "run"])
+async def test_an_interpreter_that_looks_at_no_clock_is_killed(
+    stuck: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell, memory = await shell_of({"/a": b"x"}, timeout=0.2)
+    program = (
+        "import runpy, time\n"
+        f"names = runpy.run_path({module.interpreter.__file__!r})['main'].__globals__\n"
+        f"names[{stuck!r}] = lambda *args: time.sleep(600)\n"
+        "names['main']()\n"
+    )
+    await anyio.Path(tmp_path / "program.py").write_text(program)
+    monkeypatch.setattr(module.interpreter, "__file__", str(tmp_path / "program.py"))
+    monkeypatch.setattr(module, "_ANALYSIS_SECONDS", 0.2 if stuck == "analyze" else 60)
+    done = await run(shell, "echo y > a")
+    assert (done.exit_code, done.timed_out) == ((126, None) if stuck == "analyze" else (None, 0.2))
+    assert await contents(memory) == {"/a": b"x"}
 
 
 async def test_an_interpreter_that_answers_nonsense_or_cannot_be_started_changes_nothing(

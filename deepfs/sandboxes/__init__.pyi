@@ -8,3 +8,4 @@ from deepfs.sandboxes.network import AllowedHosts as AllowedHosts
 from deepfs.sandboxes.remote import DaytonaSandbox as DaytonaSandbox
 from deepfs.sandboxes.remote import DenoSandbox as DenoSandbox
 from deepfs.sandboxes.remote import ModalSandbox as ModalSandbox
+from deepfs.sandboxes.virtual_shell import VirtualShell as VirtualShell

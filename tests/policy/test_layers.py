@@ -19,6 +19,7 @@ from deepfs.policy import (
     QuotaBackend,
     WrapperBackend,
 )
+from deepfs.sandboxes import VirtualShell
 from deepfs.testing import BackendStateMachine
 from deepfs.testing.conformance.at_once import CancellationConformance, ConcurrencyConformance, WatchingConformance
 from deepfs.testing.conformance.surface import TransferConformance
@@ -64,6 +65,7 @@ LAYERS: Final[dict[str, Layer]] = {
     "denied elsewhere": lambda inner: PermissionedBackend(inner, DENIED_ELSEWHERE),
     "a quota never reached": lambda inner: QuotaBackend(inner, max_bytes=10**9, max_files=10**6),
     "a mount in a mount": mount_in_a_mount,
+    "commands in an interpreter": VirtualShell,
 }
 
 

@@ -12,7 +12,17 @@ from deepfs import __version__
 
 ROOT: Final = Path(__file__).parents[2]
 REFERENCE: Final = sorted((ROOT / "docs/reference").glob("*.md"))
-PACKAGES: Final = ("", ".backends", ".config", ".mcp", ".middleware", ".policy", ".sandboxes", ".testing")
+PACKAGES: Final = (
+    "",
+    ".backends",
+    ".config",
+    ".mcp",
+    ".middleware",
+    ".policy",
+    ".sandboxes",
+    ".testing",
+    ".workspaces",
+)
 """The packages whose names are described; `deepfs.errors` is described whole."""
 
 

@@ -4,6 +4,7 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
+from itertools import groupby
 from typing import Any, TypeVar
 
 from deepfs import operations as ops
@@ -67,7 +68,8 @@ class StorageBackend(BackendProtocol):
     _finds = False
     """Whether the storage finds candidates of a search by itself (`Storage.find`), so that nothing is listed."""
     _is_transactional = False
-    """Whether the storage makes all changes of one `apply` or none, whatever happens meanwhile."""
+    """Whether the storage makes all changes of one `apply` or none, whatever happens meanwhile. Only then has
+    `achange_files` its `all_or_none`."""
     _retries = RetryPolicy()
     """How long a change is planned anew, and how often requests are sent again."""
 
@@ -155,20 +157,27 @@ class StorageBackend(BackendProtocol):
         return await super().run(operation)
 
     async def _change_files(self, operation: ops.FileBatch) -> list[FileUploadResponse]:
-        if operation.is_whole and not self._is_transactional:
+        if self._is_transactional:
+            return await self._change_together(operation)
+        if operation.is_whole:
             raise NotSupportedError(None, "this storage has no transactions: leave out all_or_none")
+        outcomes: list[FileUploadResponse] = []
+        # In order: what is added is stored before what follows it is removed, and the other way round.
+        changes = zip(operation.items, operation.content_changes, strict=True)
+        for _, part in groupby(changes, lambda each: each[1].content is None):
+            outcomes += await self._change_together(operation.only([item for item, _ in part]))
+        return outcomes
+
+    async def _change_together(self, operation: ops.FileBatch) -> list[FileUploadResponse]:
         given = operation.paths
-        held = [target for target in map(plans.valid_path, given) if isinstance(target, str)]
+        targets = [plans.valid_path(path) for path in given]
+        held = [target for target in targets if isinstance(target, str)]
         done: dict[int, DeepFSError | None] = {}
         try:
             done = await self._change(lambda: plans.change_files(self, operation, done), *held)
         except DeepFSError as error:
-            targets = map(plans.valid_path, given)
-            done |= {
-                number: error if isinstance(target, str) else target
-                for number, target in enumerate(targets)
-                if number not in done
-            }
+            for number, target in enumerate(targets):
+                done.setdefault(number, error if isinstance(target, str) else target)
         failed = [
             failed_item(FileUploadResponse, path, reason) if (reason := done[number]) else None
             for number, path in enumerate(given)

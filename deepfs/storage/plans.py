@@ -5,7 +5,7 @@ What a plan is, the requests that it yields, and what runs it, are in `runners.p
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import groupby, zip_longest
+from itertools import zip_longest
 from operator import itemgetter
 from typing import Any, Final, Protocol
 
@@ -64,7 +64,6 @@ class PlannedBackend(Protocol):
     _reads_before_change: bool
     _asks_together: bool
     _finds: bool
-    _is_transactional: bool
 
     def _check_storable(self, path: str, data: FileDataV2) -> None: ...
 
@@ -339,56 +338,39 @@ PLANS: Final[Mapping[type[Operation], Callable[[PlannedBackend, Any], Plan[Any]]
 def change_files(
     backend: PlannedBackend, operation: FileBatch, outcomes: dict[int, DeepFSError | None]
 ) -> Plan[dict[int, DeepFSError | None]]:
-    """Make the changes of a batch that are not in `outcomes`, in order.
+    """Make the changes of a batch that have no outcome yet.
 
-    Where each change stands alone, `outcomes` gets what became of the first ones while others have yet to be made: the
-    next plan, if the storage refuses one of those with ChangedError, leaves them alone.
+    If others overtook some of them, and the storage has made the rest, `outcomes` gets that of the rest, and the next
+    plan makes those that are left.
 
     Returns the outcomes of all by their number: the error of a change that was not made, else None.
     """
     left = {number: each for number, each in enumerate(operation.content_changes) if number not in outcomes}
     targets = {number: valid_path(change.path) for number, change in left.items()}
     planned = yield from _plan_files(backend, [(targets[number], change) for number, change in left.items()])
-    failed: dict[int, DeepFSError | None] = {}
-    numbers: dict[str, list[int]] = {}  # An upload may have a path twice.
+    found: dict[int, DeepFSError | None] = {}
     for number, change in left.items():
         target = targets[number]
-        if isinstance(target, str):
-            error = planned.add(target, change.content, overwrite=change.overwrite, if_match=change.if_match)
-            if error is None:
-                numbers.setdefault(target, []).append(number)
-                continue
-        else:
-            error = target
-        failed[number] = error
-    if operation.is_whole and failed:
-        return {**dict.fromkeys(left), **failed}
-    done = {**outcomes} if backend._is_transactional else outcomes
-    for _, part in groupby(planned.changes, lambda change: not backend._is_transactional and change.after is None):
-        stored = yield from _store_part(backend, list(part))
-        overtaken = [path for path, error in stored.items() if isinstance(error, ChangedError)]
-        done.update({number: stored[path] for path in stored.keys() - overtaken for number in numbers[path]})
-        done.update(failed)
-        failed.clear()
-        if overtaken:
-            raise ChangedError(overtaken[0])
-    return done | failed
-
-
-def _store_part(backend: PlannedBackend, changes: Sequence[Change]) -> Plan[dict[str, DeepFSError | None]]:
-    """Store changes; return the error of each path, None where it was stored, a ChangedError where it may yet be."""
-    stored: dict[str, DeepFSError | None] = {change.path: None for change in changes}
+        found[number] = (
+            planned.add(target, change.content, overwrite=change.overwrite, if_match=change.if_match)
+            if isinstance(target, str)
+            else target
+        )
+    if not planned.changes or (operation.is_whole and any(found.values())):
+        return outcomes | found
     try:
-        yield Apply(backend._before_apply(changes))
+        yield Apply(backend._before_apply(planned.changes))
     except PartlyDoneError as error:
-        for path in stored:
-            if path not in error.done:
-                stored[path] = ChangedError(path) if error.code is ErrorCode.CONFLICT else error
+        undone = [number for number in found if found[number] is None and targets[number] not in error.done]
+        if undone and error.code is ErrorCode.CONFLICT:
+            outcomes.update({number: each for number, each in found.items() if number not in undone})
+            raise ChangedError(left[undone[0]].path) from error
+        found.update(dict.fromkeys(undone, error))
     except ChangedError:
         raise
     except DeepFSError as error:
-        return dict.fromkeys(stored, error)
-    return stored
+        found = {number: each or error for number, each in found.items()}
+    return outcomes | found
 
 
 def _plan_files(

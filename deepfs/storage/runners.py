@@ -222,7 +222,7 @@ class Find(Struct, frozen=True):
 
 
 class Apply(Struct, frozen=True):
-    """Asks to store all changes of an operation, additions before removals. The answer is the `files_update`, if any.
+    """Asks to store the changes of an operation, additions before removals. The answer is the `files_update`, if any.
 
     The storage raises ChangedError, and stores nothing, if the condition of a change does not hold.
     """
@@ -436,6 +436,8 @@ class Storage(ABC):
     @abstractmethod
     def apply(self, changes: Sequence[Change]) -> Any:
         """Store all changes, or none. Those that add files come before those that remove files.
+
+        A backend that declares `_is_transactional` also gets the changes of an `achange_files`, in its order.
 
         Args:
             changes: The changes.

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+import anyio.lowlevel
 import pytest
 from langgraph.store.memory import InMemoryStore
 
@@ -15,7 +16,7 @@ from deepfs.testing.suite import gather
 from deepfs.text import records
 from deepfs.text.flat_tree import Change, ChangedError, PartlyDoneError
 from deepfs.text.lines import version
-from deepfs.types import FileDataV2, ReadResult, WriteResult
+from deepfs.types import FileDataV2, FileDownloadResponse, FileUploadResponse, LsResult, ReadResult, WriteResult
 
 pytestmark = pytest.mark.anyio
 
@@ -186,3 +187,40 @@ async def test_conditions_hold_over_methods_that_lack_them() -> None:
     errors = await gather(calls)
     assert sorted(errors, key=str) == [["conflict"]] * 7 + [[None]]
     assert texts.files == {"/a": contents[errors.index([None])].decode()}
+
+
+class Bytes(BackendProtocol):
+    """A backend that defines each method over the files of another one, but not `achange_files`."""
+
+    def __init__(self) -> None:
+        self.memory = MemoryBackend()
+
+    async def als(self, path: str) -> LsResult:
+        return await self.memory.als(path)
+
+    async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
+        return await self.memory.aread(path, offset, limit)
+
+    async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+        await anyio.lowlevel.checkpoint()
+        return await self.memory.aupload_files(files)
+
+    async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+        await anyio.lowlevel.checkpoint()
+        return await self.memory.adownload_files(paths)
+
+
+@pytest.mark.parametrize(
+    ("if_match", "other"), [(None, "already_exists"), (version(b"\x00old"), "conflict")], ids=["create", "if_match"]
+)
+async def test_of_concurrent_changes_to_bytes_that_are_no_text_one_succeeds(if_match: str | None, other: str) -> None:
+    files = Bytes()
+    assert await errors_of(files, [ContentChange("/a", b"\xff", if_match=version(b"\x00old"))]) == ["conflict"]
+    if if_match is not None:
+        await files.aupload_files([("/a", b"\x00old")])
+    contents = [b"\xff%d" % number for number in range(8)]
+    changes = [ContentChange("/a", content, if_match=if_match) for content in contents]
+    errors = await gather([partial(errors_of, files, [change]) for change in changes])
+    assert sorted(errors, key=str) == sorted([[other]] * 7 + [[None]], key=str)
+    [stored] = await files.adownload_files(["/a"])
+    assert stored.content == contents[errors.index([None])]

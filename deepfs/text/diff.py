@@ -454,6 +454,14 @@ def unified_diff(before: bytes, after: bytes, from_label: str, to_label: str, *,
     return "".join(row if row.endswith("\n") else f"{row}\n\\ No newline at end of file\n" for row in rows)
 
 
+def git_diff(path: str, before: bytes | None, after: bytes | None) -> str:
+    """The unified diff of a file with the headings of git; None is no file."""
+    old, new = "/dev/null" if before is None else f"a{path}", "/dev/null" if after is None else f"b{path}"
+    note = "new file mode 100644\n" if before is None else "deleted file mode 100644\n" if after is None else ""
+    a, b = quote_label(f"a{path}", spaces=True), quote_label(f"b{path}", spaces=True)
+    return f"diff --git {a} {b}\n{note}{unified_diff(before or b'', after or b'', old, new, spaces=True)}"
+
+
 def _brief_range(start: int, end: int) -> str:
     return str(end) if end - start == 1 else _range(start, end)
 

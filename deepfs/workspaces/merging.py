@@ -177,12 +177,13 @@ async def merge_entries(
     """Store the entries of a workspace over `lower` in `target`."""
     left = {**entries}
     moves = {entry.source: path for path, entry in entries.items() if entry.source is not None}
+    deleted = [path for path, entry in entries.items() if not entry.is_file]
     merged: set[str] = set()
     for attempt in range(1, _ATTEMPTS + 1):
         compared = await _compare(left, lower, target, strategy, conflicts_in)
         if strategy == "refuse" and compared.conflicts:
             return MergeResult(sorted(merged), compared.conflicts, {})
-        outcomes = await _store(target, compared.changes, moves)
+        outcomes = await _store(target, compared.changes, moves, deleted)
         merged |= compared.done | {path for path, error in outcomes.items() if error is None and path in left}
         left = {path: entry for path, entry in left.items() if path not in merged}
         failed = {path: error for path, error in outcomes.items() if error is not None}
@@ -191,8 +192,9 @@ async def merge_entries(
             conflicts_in = None
         elif refused or not failed or attempt == _ATTEMPTS:
             break
-    await _remove_empty_directories(target, [path for path in merged if not entries[path].is_file])
-    return MergeResult(sorted(merged), compared.conflicts, refused or failed)
+    await _remove_empty_directories(target, merged.intersection(deleted))
+    conflicts = [replace(each, kept=[path for path in each.kept if path not in failed]) for each in compared.conflicts]
+    return MergeResult(sorted(merged), conflicts, refused or failed)
 
 
 async def _compare(
@@ -294,7 +296,7 @@ async def _keep_sides(
 
 
 async def _store(
-    target: BackendProtocol, changes: Sequence[ContentChange], moves: Mapping[str, str]
+    target: BackendProtocol, changes: Sequence[ContentChange], moves: Mapping[str, str], deleted: Collection[str]
 ) -> dict[str, str | None]:
     """Make changes, in one step where the target can; return what became of each path: None or the code of an error."""
     # A file may take the place of a directory whose files are deleted, or the other way round.
@@ -306,8 +308,10 @@ async def _store(
     outcomes |= await _change(
         target, [change for change in changes if change.content is None and moves.get(change.path) not in stays]
     )
-    await _remove_empty_directories(target, [change.path for change in changes if change.content is None])
     again = [change for change in changes if outcomes.get(change.path) in _IN_THE_WAY]
+    if not again:
+        return outcomes
+    await _remove_empty_directories(target, deleted)
     return outcomes | await _change(target, again)
 
 

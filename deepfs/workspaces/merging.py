@@ -35,6 +35,8 @@ _ATTEMPTS: Final = 20
 """How often a merge compares anew while others change the same files."""
 _LONGEST: Final = 200
 """The longest name, in bytes, of a file in the directory of conflicts without what is added to it."""
+_TOLD: Final = (12, 32)
+"""How much of a version the name of a copy tells, and how much where another file has that name."""
 
 
 class WorkspaceChange(Struct, frozen=True):
@@ -175,12 +177,13 @@ async def merge_entries(
     """Store the entries of a workspace over `lower` in `target`."""
     left = {**entries}
     moves = {entry.source: path for path, entry in entries.items() if entry.source is not None}
+    deleted = [path for path, entry in entries.items() if not entry.is_file]
     merged: set[str] = set()
     for attempt in range(1, _ATTEMPTS + 1):
         compared = await _compare(left, lower, target, strategy, conflicts_in)
         if strategy == "refuse" and compared.conflicts:
             return MergeResult(sorted(merged), compared.conflicts, {})
-        outcomes = await _store(target, compared.changes, moves)
+        outcomes = await _store(target, compared.changes, moves, deleted)
         merged |= compared.done | {path for path, error in outcomes.items() if error is None and path in left}
         left = {path: entry for path, entry in left.items() if path not in merged}
         failed = {path: error for path, error in outcomes.items() if error is not None}
@@ -189,8 +192,9 @@ async def merge_entries(
             conflicts_in = None
         elif refused or not failed or attempt == _ATTEMPTS:
             break
-    await _remove_empty_directories(target, [path for path in merged if not entries[path].is_file])
-    return MergeResult(sorted(merged), compared.conflicts, refused or failed)
+    await _remove_empty_directories(target, merged.intersection(deleted))
+    conflicts = [replace(each, kept=[path for path in each.kept if path not in failed]) for each in compared.conflicts]
+    return MergeResult(sorted(merged), conflicts, refused or failed)
 
 
 async def _compare(
@@ -205,6 +209,7 @@ async def _compare(
     theirs_at = await read_files(target, [*{**entries, **moves}])
     moved = theirs_at if target is lower else await read_files(lower, [*moves])
     removals: list[ContentChange] = []
+    sides: dict[str, dict[str, bytes | None]] = {}
     for path, entry in sorted(entries.items()):
         theirs, base = theirs_at[path], entry.base_version
         mine = moved[entry.source] if entry.source is not None else None
@@ -215,28 +220,32 @@ async def _compare(
         my_version = _version(mine)
         if entry.source is not None and mine is None and entry.source in entries:
             my_version = entries[entry.source].base_version  # It was moved before, or others deleted it.
-        if my_version == _version(theirs):
+        is_as_before = entry.data is not None and my_version == entry.base_version
+        if is_as_before or my_version == _version(theirs):
             compared.done.add(path)
             continue
-        is_stored = strategy == "mine" or _version(theirs) == base
+        is_stored = _version(theirs) == base
         if not is_stored and (united := _unite(entry, mine, theirs)) is not None:
             if united == theirs:
                 compared.done.add(path)
                 continue
             is_stored, mine = True, united
-        if is_stored and (mine is not None or my_version is None):
+        if (is_stored or strategy == "mine") and (mine is not None or my_version is None):
             change = ContentChange(path, mine, if_match=_version(theirs))
             (removals if mine is None else compared.changes).append(change)
         elif strategy == "theirs":
             compared.done.add(path)
         else:
-            copies = [] if conflicts_in is None else _copies_of(conflicts_in, path, mine, theirs)
-            compared.changes += copies
-            kept = [copy.path for copy in copies]
-            compared.conflicts.append(MergeConflict(path, entry.base_version, my_version, _version(theirs), kept))
+            compared.conflicts.append(MergeConflict(path, entry.base_version, my_version, _version(theirs)))
+            sides[path] = {"mine": mine, "theirs": theirs}
     # Nothing goes from where it was before it is where it was moved to.
     unmoved = {conflict.path for conflict in compared.conflicts}
     compared.changes += [change for change in removals if moves.get(change.path) not in unmoved]
+    compared.done -= {source for source, path in moves.items() if path in unmoved}
+    if conflicts_in is not None and sides and strategy != "refuse":
+        kept, copies = await _keep_sides(target, conflicts_in, sides, entries)
+        compared.changes[:0] = copies
+        compared.conflicts = [replace(conflict, kept=kept[conflict.path]) for conflict in compared.conflicts]
     return compared
 
 
@@ -255,22 +264,43 @@ def _unite(entry: Entry, mine: bytes | None, theirs: bytes | None) -> bytes | No
     return None if united is None else united.encode()
 
 
-def _copies_of(directory: str, path: str, mine: bytes | None, theirs: bytes | None) -> list[ContentChange]:
-    """The changes that keep both sides of a conflict. A repeated merge finds them there: their names tell versions."""
-    copies: list[ContentChange] = []
-    for side, content in (("mine", mine), ("theirs", theirs)):
-        if content is not None:
-            name = f"{paths.name(path)[:_LONGEST]}.{side}-{version(content)[:12]}"
-            beside = paths.join(directory, paths.relative(paths.join(paths.parent(path), name), "/"))
-            copies.append(ContentChange(beside, content, overwrite=True))
-    return copies
+async def _keep_sides(
+    target: BackendProtocol,
+    directory: str,
+    sides: Mapping[str, Mapping[str, bytes | None]],
+    entries: Collection[str],
+) -> tuple[dict[str, list[str]], list[ContentChange]]:
+    """The paths of copies of both sides of each conflict, and the changes that make those that are not there yet.
+
+    A repeated merge finds them: their names tell versions. One that was changed since then is left as it is.
+    """
+    wanted: list[tuple[str, bytes, list[str]]] = []
+    for path, contents in sides.items():
+        short = paths.name(path).encode()[:_LONGEST].decode(errors="ignore")
+        for side, content in contents.items():
+            if content is not None:
+                names = [f"{short}.{side}-{version(content)[:length]}" for length in _TOLD]
+                beside = [paths.relative(paths.join(paths.parent(path), name), "/") for name in names]
+                wanted.append((path, content, [paths.join(directory, each) for each in beside]))
+    there = await read_files(target, list({place for _, _, places in wanted for place in places}))
+    kept: dict[str, list[str]] = {path: [] for path in sides}
+    copies: dict[str, ContentChange] = {}
+    for path, content, places in wanted:
+        for place in places:
+            if place not in entries and there[place] in (None, content):
+                kept[path].append(place)
+                if there[place] is None:
+                    copies[place] = ContentChange(place, content)
+                break
+    return kept, [*copies.values()]
 
 
 async def _store(
-    target: BackendProtocol, changes: Sequence[ContentChange], moves: Mapping[str, str]
+    target: BackendProtocol, changes: Sequence[ContentChange], moves: Mapping[str, str], deleted: Collection[str]
 ) -> dict[str, str | None]:
     """Make changes, in one step where the target can; return what became of each path: None or the code of an error."""
-    outcomes = await _change(target, changes, all_or_none=True)
+    # A file may take the place of a directory whose files are deleted, or the other way round.
+    outcomes = await _change(target, sorted(changes, key=lambda change: change.content is not None), all_or_none=True)
     if not changes or set(outcomes.values()) != {ErrorCode.UNSUPPORTED.value}:
         return outcomes
     outcomes = await _change(target, [change for change in changes if change.content is not None])
@@ -278,9 +308,10 @@ async def _store(
     outcomes |= await _change(
         target, [change for change in changes if change.content is None and moves.get(change.path) not in stays]
     )
-    await _remove_empty_directories(target, [change.path for change in changes if change.content is None])
-    # A file may take the place of a directory whose files are deleted, or the other way round.
     again = [change for change in changes if outcomes.get(change.path) in _IN_THE_WAY]
+    if not again:
+        return outcomes
+    await _remove_empty_directories(target, deleted)
     return outcomes | await _change(target, again)
 
 

@@ -48,6 +48,7 @@ from deepfs.workspaces.merging import (
     choose_entries,
     list_changes,
     merge_entries,
+    read_files,
     show_changes,
 )
 
@@ -471,14 +472,29 @@ class OverlayBackend(StorageBackend, SyncCommands):
         return result
 
     async def _keep_overwritten(self, entries: Mapping[str, Entry]) -> Mapping[str, Entry]:
-        """Copy moved files whose old place has another file here: their content would be gone during a merge."""
-        changed: dict[str, Entry | None] = {}
+        """Copy moved files whose old place has another file here: their content would be gone during a merge.
+
+        So are those that take the place of a directory whose files are deleted, or the other way round: the deletions
+        come first. Those that others deleted are deleted here, too: that other file would look like them.
+        """
+        deleted = {path for path, entry in entries.items() if not entry.is_file}
+        above = {directory for path in deleted for directory in paths.ancestors(path)}
+        moved: dict[str, str] = {}
         for path, entry in entries.items():
-            old = None if entry.source is None else entries.get(entry.source)
-            if entry.source is not None and old is not None and old.is_file:
-                read = await self.lower.aread_raw(entry.source)
-                if read.code not in _MISSING:
-                    changed[path] = replace(entry, data=read.unwrap(), source=None)
+            if entry.source is not None and entry.source in entries:
+                is_in_the_way = path in above or not deleted.isdisjoint(paths.ancestors(path))
+                if is_in_the_way or entries[entry.source].is_file:
+                    moved[path] = entry.source
+        contents = await read_files(self.lower, [*moved.values()])
+        changed: dict[str, Entry | None] = {}
+        for path, source in moved.items():
+            content, old = contents[source], changed.get(source) or entries[source]
+            data = None if content is None else records.new_file(content)
+            changed[path] = replace(changed.get(path) or entries[path], data=data, source=None)
+            known = old.base_version if content is None else version(content)
+            # What others changed is moved along, unless it then looks as if nothing had been moved here.
+            if known not in (old.base_version, entries[path].base_version):
+                changed[source] = replace(old, base=None, base_version=known)
         await self._entries.put(changed, entries)
         return {**entries, **{path: entry for path, entry in changed.items() if entry is not None}}
 

@@ -53,6 +53,7 @@ from deepfs.middleware.harness import (
 from deepfs.middleware.patch_tool_calls import UnansweredCallsMiddleware
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.provider_caching import prompt_caching
+from deepfs.middleware.staging import StagedBackend, StagingMiddleware, hide_forks
 from deepfs.middleware.subagents import on_backend
 from deepfs.middleware.summarization import create_summarization_middleware
 from deepfs.policy.permissions import PermissionedBackend
@@ -96,6 +97,7 @@ def create_deep_agent(
     permissions: Sequence[FilesystemPermission] | None = None,
     backend: Any = None,
     interrupt_on: dict[str, bool | InterruptOnConfig] | None = None,
+    staged: Any = False,
     response_format: Any = None,
     state_schema: type[DeepAgentState] | None = None,
     context_schema: type[Any] | None = None,
@@ -130,6 +132,10 @@ def create_deep_agent(
         backend: The backend of the files; None is a StateBackend.
         interrupt_on: The tools before which a person is asked. `write_file`, `edit_file` or `delete` includes other
             tools that replace files, unless these have entries of their own.
+        staged: Whether the changes of the agent reach `backend` only when they are committed, by its tool
+            `commit_changes` or by a person with `StagedChanges`. They are kept in the state, or in the backend that is
+            given here. Before `commit_changes` a person is asked, unless `interrupt_on` sets it to False; that needs a
+            checkpointer.
         response_format: The form of the last answer, as in `langchain.agents.create_agent`.
         state_schema: The state of the agent and of its subagents, a subclass of DeepAgentState. Fields that parallel
             subagents change need a reducer.
@@ -147,15 +153,27 @@ def create_deep_agent(
         ModuleNotFoundError: If a package is missing; it names what to install.
         TypeError: For an argument of another type.
         ValueError: For subagents or rules that cannot be used, rules of a FilesystemMiddleware that differ from
-            `permissions`, or a profile that excludes middleware which the agent does not have.
+            `permissions`, a profile that excludes middleware which the agent does not have, or a
+            FilesystemMiddleware in `middleware` if `staged` is set.
     """
     chat_model = resolve_model(model)
     profile = harness_profile_of(chat_model, model if isinstance(model, str) else None)
     schema = state_schema or DeepAgentState
+    is_staged = staged not in (None, False)
+    upper = resolve_backend(staged) if is_staged and staged is not True else None
+    if is_staged and any(isinstance(each, FilesystemMiddleware) for each in middleware):
+        raise ValueError("staged: pass the files as backend, and no FilesystemMiddleware")
+    files = resolve_backend(backend)
+    if is_staged:
+        files = StagedBackend(files, upper)
+        interrupt_on = {"commit_changes": True, **(interrupt_on or {})}
+    elif any(isinstance(spec, Mapping) and "isolation" in spec for spec in subagents or ()):
+        files = hide_forks(files)
     parts = _Parts(
         model=chat_model,
         profile=profile,
-        files=resolve_backend(backend),
+        files=files,
+        forks=upper,
         rules=check_rules(permissions or ()),
         tools=with_descriptions(tools or (), profile),
         skills=skills,
@@ -247,6 +265,8 @@ class _Parts(Struct, frozen=True, kw_only=True):
     model: BaseChatModel
     profile: HarnessProfile
     files: BackendProtocol
+    forks: BackendProtocol | None
+    """What keeps the changes of forks; None is the state."""
     rules: Sequence[FilesystemPermission]
     tools: list[Any]
     skills: Sequence[SkillSource] | None
@@ -266,7 +286,8 @@ class _Parts(Struct, frozen=True, kw_only=True):
         )
         approvals = ApprovalMiddleware.where_needed(self.rules, asked, [*own, *given])
         skilled = self._tail(self.profile, self.skills, _apply_rules(self.files, self._all_rules), self.given)
-        tail = [*skilled, *self._remembering, *approvals]
+        staging = [StagingMiddleware(self.files, self.rules)] if isinstance(self.files, StagedBackend) else []
+        tail = [*skilled, *staging, *self._remembering, *approvals]
         delegation = self._delegation(
             subagents,
             own,
@@ -348,6 +369,7 @@ class _Parts(Struct, frozen=True, kw_only=True):
             backend=self.files,
             permissions=self.rules,
             fork_middleware=in_background,
+            forks=self.forks,
             **options,
         )
         in_background += _in_background([*remote, *map(delegating.as_async, background)])
@@ -383,6 +405,8 @@ class _Parts(Struct, frozen=True, kw_only=True):
         return self._with_profile({**spec, "model": model}, own, profile)
 
     def _with_profile(self, spec: Mapping[str, Any], own: Sequence[Middleware], profile: HarnessProfile) -> Any:
+        if "isolation" in spec and "backend" not in spec:
+            spec = {**spec, "backend": StagedBackend(self.files, self.forks, name=None)}
         inherited = self.rules or rules_of(spec.get("middleware", ())) or self._all_rules
         rules = check_rules(spec.get("permissions", inherited))
         files = resolve_backend(spec.get("backend", self.files))

@@ -159,8 +159,8 @@ def create_deep_agent(
     chat_model = resolve_model(model)
     profile = harness_profile_of(chat_model, model if isinstance(model, str) else None)
     schema = state_schema or DeepAgentState
-    is_staged = staged not in (None, False)
-    upper = resolve_backend(staged) if is_staged and staged is not True else None
+    upper = None if staged is None or isinstance(staged, bool) else resolve_backend(staged)
+    is_staged = staged is True or upper is not None
     if is_staged and any(isinstance(each, FilesystemMiddleware) for each in middleware):
         raise ValueError("staged: pass the files as backend, and no FilesystemMiddleware")
     files = resolve_backend(backend)

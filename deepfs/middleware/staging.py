@@ -116,8 +116,8 @@ class StagedBackend(WrapperBackend):
     async def forks(self) -> list[str]:
         """The ids of the forks of the thread that have changes."""
         listing = await self.upper.als(self._directory())
-        names = [paths.name(each.path.rstrip("/")) for each in listing.entries or ()]
-        return [name.rstrip("+=") for name in names if _FORK_ID.fullmatch(name.rstrip("+="))]
+        names = (paths.name(each.path.rstrip("/")) for each in listing.entries or ())
+        return [name for name in names if _FORK_ID.fullmatch(name)]
 
 
 def hide_forks(backend: BackendProtocol) -> BackendProtocol:
@@ -328,10 +328,11 @@ def _make_tool(
 async def _find(staged: StagedBackend, fork_id: str | None) -> OverlayBackend:
     if fork_id is None:
         return staged.workspace()
-    if not _FORK_ID.fullmatch(fork_id) or not await (found := staged.workspace(fork_id)).achanges():
-        known = ", ".join(await staged.forks()) or "none"
-        raise ToolException(f"Error: No fork {one_line(fork_id, 60)} has changes. Forks with changes: {known}.")
-    return found
+    known = await staged.forks()
+    if fork_id not in known:
+        forks = ", ".join(known) or "none"
+        raise ToolException(f"Error: No fork {one_line(fork_id, 60)} has changes. Forks with changes: {forks}.")
+    return staged.workspace(fork_id)
 
 
 def _preview_of(staged: StagedBackend, rules: Sequence[FilesystemPermission]) -> PreviewMaker:

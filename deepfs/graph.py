@@ -53,7 +53,6 @@ from deepfs.middleware.harness import (
 from deepfs.middleware.patch_tool_calls import UnansweredCallsMiddleware
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.provider_caching import prompt_caching
-from deepfs.middleware.staging import StagedBackend, StagingMiddleware, hide_forks
 from deepfs.middleware.subagents import on_backend
 from deepfs.middleware.summarization import create_summarization_middleware
 from deepfs.policy.permissions import PermissionedBackend
@@ -160,21 +159,27 @@ def create_deep_agent(
     profile = harness_profile_of(chat_model, model if isinstance(model, str) else None)
     schema = state_schema or DeepAgentState
     upper = None if staged is None or isinstance(staged, bool) else resolve_backend(staged)
-    is_staged = staged is True or upper is not None
-    if is_staged and any(isinstance(each, FilesystemMiddleware) for each in middleware):
-        raise ValueError("staged: pass the files as backend, and no FilesystemMiddleware")
-    files = resolve_backend(backend)
-    if is_staged:
-        files = StagedBackend(files, upper)
+    rules, files = check_rules(permissions or ()), resolve_backend(backend)
+    staging: list[Middleware] = []
+    if staged is True or upper is not None:
+        if any(isinstance(each, FilesystemMiddleware) for each in middleware):
+            raise ValueError("staged: pass the files as backend, and no FilesystemMiddleware")
+        from deepfs.middleware.staging import StagedBackend, StagingMiddleware
+
+        files = staged_files = StagedBackend(files, upper)
+        staging = [StagingMiddleware(staged_files, rules)]
         interrupt_on = {"commit_changes": True, **(interrupt_on or {})}
     elif any(isinstance(spec, Mapping) and "isolation" in spec for spec in subagents or ()):
+        from deepfs.middleware.staging import hide_forks
+
         files = hide_forks(files)
     parts = _Parts(
         model=chat_model,
         profile=profile,
         files=files,
         forks=upper,
-        rules=check_rules(permissions or ()),
+        staging=staging,
+        rules=rules,
         tools=with_descriptions(tools or (), profile),
         skills=skills,
         memory=memory or (),
@@ -267,6 +272,8 @@ class _Parts(Struct, frozen=True, kw_only=True):
     files: BackendProtocol
     forks: BackendProtocol | None
     """What keeps the changes of forks; None is the state."""
+    staging: Sequence[Middleware]
+    """The middleware with the tools for staged changes, if they are staged."""
     rules: Sequence[FilesystemPermission]
     tools: list[Any]
     skills: Sequence[SkillSource] | None
@@ -286,8 +293,7 @@ class _Parts(Struct, frozen=True, kw_only=True):
         )
         approvals = ApprovalMiddleware.where_needed(self.rules, asked, [*own, *given])
         skilled = self._tail(self.profile, self.skills, _apply_rules(self.files, self._all_rules), self.given)
-        staging = [StagingMiddleware(self.files, self.rules)] if isinstance(self.files, StagedBackend) else []
-        tail = [*skilled, *staging, *self._remembering, *approvals]
+        tail = [*skilled, *self.staging, *self._remembering, *approvals]
         delegation = self._delegation(
             subagents,
             own,
@@ -405,19 +411,21 @@ class _Parts(Struct, frozen=True, kw_only=True):
         return self._with_profile({**spec, "model": model}, own, profile)
 
     def _with_profile(self, spec: Mapping[str, Any], own: Sequence[Middleware], profile: HarnessProfile) -> Any:
-        if "isolation" in spec and "backend" not in spec:
-            spec = {**spec, "backend": StagedBackend(self.files, self.forks, name=None)}
         inherited = self.rules or rules_of(spec.get("middleware", ())) or self._all_rules
         rules = check_rules(spec.get("permissions", inherited))
         files = resolve_backend(spec.get("backend", self.files))
+        if is_forked := "isolation" in spec:
+            from deepfs.middleware.staging import StagedBackend
+
+            files = StagedBackend(self.files, self.forks, name=None)
         is_fork = spec.get("mode") == "fork"
         equipment: list[Middleware] = []
         if profile.tool_description_overrides != self.profile.tool_description_overrides:
             equipment = self._equipment(profile, files, rules)
         given = list(self.given) if is_fork else []  # With the rules and the backend of the fork.
         given = [each.with_permissions(rules) if isinstance(each, FilesystemMiddleware) else each for each in given]
-        if is_fork and "backend" in spec:
-            given = on_backend(spec["backend"], given, is_fork=True)
+        if is_fork and ("backend" in spec or is_forked):
+            given = on_backend(files, given, is_fork=True)
         given += check_middleware(spec.get("middleware", ()), rules)
         tail = self._tail(profile, self.skills if is_fork else spec.get("skills"), _apply_rules(files, rules), given)
         memory = self._remembering if is_fork else []

@@ -25,7 +25,6 @@ from deepfs.middleware._base import AgentMiddleware, PrivateStateAttr, SkillSour
 from deepfs.middleware.approvals import InterruptOn
 from deepfs.middleware.compaction import summarized_count
 from deepfs.middleware.prompts import PROMPTS
-from deepfs.middleware.staging import StagedBackend
 from deepfs.policy.rules import FilesystemPermission
 
 SKILLS: Final = "SkillsMiddleware"
@@ -33,6 +32,8 @@ SKILLS: Final = "SkillsMiddleware"
 PARENT: Final = "deepagents_parent"
 """The key of `configurable` that tells a run which agent started it. Servers know it by the name of deepagents."""
 WAITING: Final = "waiting"
+FORK: Final = "__deepfs_fork"
+"""The key of `configurable` with the id of the fork of the files that a subagent works on."""
 UNFINISHED: Final = frozenset({"running", "pending", WAITING})
 """The statuses that can still change."""
 MEDIA: Final = frozenset({"image", "audio", "video", "file"})
@@ -304,8 +305,7 @@ def _isolation_fault(spec: Mapping[str, Any]) -> str:
         return ""
     if spec["isolation"] != "fork":
         return f"has the isolation {spec['isolation']!r}, and not fork"
-    is_own = "backend" in spec and not isinstance(spec["backend"], StagedBackend)
-    return "works on a fork of its supervisor's files: omit backend" if is_own else ""
+    return "works on a fork of its supervisor's files: omit backend" if "backend" in spec else ""
 
 
 _OWN: Final = frozenset(

@@ -30,6 +30,7 @@ from deepfs.middleware._base import (
 )
 from deepfs.middleware.approved import ABSENT, shown_versions
 from deepfs.middleware.arguments import ToolArguments
+from deepfs.middleware.delegation import FORK
 from deepfs.middleware.previews import PreviewMaker, PreviewPage
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.rendering import plain_error
@@ -46,8 +47,6 @@ __all__ = ["StagedBackend", "StagedChanges"]
 
 T = TypeVar("T")
 
-FORK: Final = "__deepfs_fork"
-"""The key of `configurable` with the id of the fork that a subagent works on."""
 _FORKS: Final = "/.forks"
 """The directory of a state, or of another storage, that holds the changes of all workspaces."""
 _STAGED: Final = "staged"

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, ClassVar, Final, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, cast, runtime_checkable
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import SystemMessage
@@ -29,6 +29,7 @@ from deepfs.middleware.arguments import ToolArguments
 from deepfs.middleware.delegation import (
     DEFAULT_GENERAL_PURPOSE_DESCRIPTION,
     DEFAULT_SUBAGENT_PROMPT,
+    FORK,
     GENERAL_PURPOSE_SUBAGENT,
     AsyncSubAgent,
     CompiledSubAgent,
@@ -45,9 +46,11 @@ from deepfs.middleware.delegation import (
 )
 from deepfs.middleware.filesystem import FilesystemMiddleware, give_rules, rules_of
 from deepfs.middleware.prompts import PROMPTS
-from deepfs.middleware.staging import FORK, StagedBackend, add_changes, fork_tools, new_fork_id
 from deepfs.middleware.tools import Tool
 from deepfs.policy.rules import FilesystemPermission, check_rules
+
+if TYPE_CHECKING:
+    from deepfs.middleware.staging import StagedBackend
 
 __all__ = [
     "DEFAULT_GENERAL_PURPOSE_DESCRIPTION",
@@ -152,10 +155,14 @@ class SubAgentMiddleware(PromptMiddleware):
             specs.insert(0, GENERAL_PURPOSE_SUBAGENT)
         check_specs(specs)
         self._forks: StagedBackend | None = None
+        merging: list[BaseTool] = []
         if any("isolation" in spec for spec in specs):
             if backend is None:
                 raise ValueError('subagents with isolation="fork" need the backend of the agent as backend')
-            self._forks = StagedBackend(resolve_backend(backend), forks, name=None)
+            from deepfs.middleware import staging
+
+            self._forks = staging.StagedBackend(resolve_backend(backend), forks, name=None)
+            merging = staging.fork_tools(self._forks, self._permissions)
             given = {"backend": self._forks}
             specs = [cast("SubAgent", {**given, **spec}) if "isolation" in spec else spec for spec in specs]
         self._specs = {spec["name"]: spec for spec in specs}
@@ -163,9 +170,7 @@ class SubAgentMiddleware(PromptMiddleware):
         """The names of the subagents."""
         self._description = tool_description(specs, PROMPTS["task"] if task_description is None else task_description)
         self._runnables = {spec["name"]: self._runnable(spec) for spec in specs}
-        self.tools: list[BaseTool] = [_tool(self._description, self._task, self._atask)]
-        if self._forks is not None:
-            self.tools += fork_tools(self._forks, self._permissions)
+        self.tools: list[BaseTool] = [_tool(self._description, self._task, self._atask), *merging]
 
     def as_async(self, spec: SubAgent | CompiledSubAgent) -> AsyncSubAgent:
         """Return the subagent for `AsyncSubAgentMiddleware`, built with the defaults of this middleware.
@@ -247,6 +252,8 @@ class SubAgentMiddleware(PromptMiddleware):
         made = outcome(runtime.state, result, runtime.tool_call_id or "", self.private_state_keys)
         if self._forks is None or FORK not in configurable:
             return made
+        from deepfs.middleware.staging import add_changes
+
         shows = partial(add_changes, self._forks, configurable[FORK], self._permissions, made)
         return wait_for(self._forks, shows, self.name)
 
@@ -259,11 +266,16 @@ class SubAgentMiddleware(PromptMiddleware):
         made = outcome(runtime.state, result, runtime.tool_call_id or "", self.private_state_keys)
         if self._forks is None or FORK not in configurable:
             return made
+        from deepfs.middleware.staging import add_changes
+
         return await add_changes(self._forks, configurable[FORK], self._permissions, made)
 
     def _configurable(self, name: str, runtime: ToolRuntime[Any, Any]) -> dict[str, Any]:
-        fork = {FORK: new_fork_id(runtime.tool_call_id or "")} if "isolation" in self._specs[name] else {}
-        return {**_MARK, **fork}
+        if "isolation" not in self._specs[name]:
+            return {**_MARK}
+        from deepfs.middleware.staging import new_fork_id
+
+        return {**_MARK, FORK: new_fork_id(runtime.tool_call_id or "")}
 
     def _choose(self, name: str, description: str, runtime: ToolRuntime[Any, Any]) -> Runnable[Any, Any]:
         if not description.strip():

@@ -161,6 +161,7 @@ def create_deep_agent(
     upper = None if staged is None or isinstance(staged, bool) else resolve_backend(staged)
     rules, files = check_rules(permissions or ()), resolve_backend(backend)
     staging: list[Middleware] = []
+    specs: Sequence[Any] = subagents or ()
     if staged is True or upper is not None:
         if any(isinstance(each, FilesystemMiddleware) for each in middleware):
             raise ValueError("staged: pass the files as backend, and no FilesystemMiddleware")
@@ -169,7 +170,7 @@ def create_deep_agent(
         files = staged_files = StagedBackend(files, upper)
         staging = [StagingMiddleware(staged_files, rules)]
         interrupt_on = {"commit_changes": True, **(interrupt_on or {})}
-    elif any(isinstance(spec, Mapping) and "isolation" in spec for spec in subagents or ()):
+    elif any("isolation" in spec for spec in specs if isinstance(spec, Mapping)):
         from deepfs.middleware.staging import hide_forks
 
         files = hide_forks(files)

@@ -21,7 +21,7 @@ from pydantic_core import to_jsonable_python
 from typing_extensions import TypedDict
 
 from deepfs._langgraph.task_files import adopt_files
-from deepfs.middleware._base import AgentMiddleware, PrivateStateAttr, SkillSource
+from deepfs.middleware._base import WORKSPACES, AgentMiddleware, PrivateStateAttr, SkillSource
 from deepfs.middleware.approvals import InterruptOn
 from deepfs.middleware.compaction import summarized_count
 from deepfs.middleware.prompts import PROMPTS
@@ -32,8 +32,6 @@ SKILLS: Final = "SkillsMiddleware"
 PARENT: Final = "deepagents_parent"
 """The key of `configurable` that tells a run which agent started it. Servers know it by the name of deepagents."""
 WAITING: Final = "waiting"
-FORK: Final = "__deepfs_fork"
-"""The key of `configurable` with the id of the fork of the files that a subagent works on."""
 UNFINISHED: Final = frozenset({"running", "pending", WAITING})
 """The statuses that can still change."""
 MEDIA: Final = frozenset({"image", "audio", "video", "file"})
@@ -452,12 +450,19 @@ def _differs(value: object, before: object) -> bool:
 
 def merge_files(given: Mapping[str, Any], made: Mapping[str, Any], tool_call_id: str) -> list[str]:
     """Merge the files that a subagent changed from `given` to `made`; return a note for each file that conflicts."""
-    lost = adopt_files(given, made)
+    every = adopt_files(given, made)
+    staged = [path for path in every if path.startswith(f"{WORKSPACES}/")]
+    lost = [path for path in every if path not in staged]
     copies = {path: f"{_CONFLICTS}/{tool_call_id}{path}" for path in lost if path in made}
     adopt_files({}, {copy: made[path] for path, copy in copies.items()})
     notes = [f"[{path} was changed elsewhere meanwhile and stays as it is there." for path in lost]
     own = [f" This subagent's version is in {copies[path]}: merge what is missing" * (path in copies) for path in lost]
-    return [f"{note}{where}]" for note, where in zip(notes, own, strict=True)]
+    notes = [f"{note}{where}]" for note, where in zip(notes, own, strict=True)]
+    if not staged:
+        return notes
+    from deepfs.middleware.staging import keep_lost
+
+    return [*notes, *keep_lost({path: made.get(path) for path in staged}, f"{_CONFLICTS}/{tool_call_id}")]
 
 
 def answer_of(messages: Sequence[BaseMessage], structured: Any) -> str:

@@ -10,16 +10,20 @@ from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langchain_core.tools import BaseTool, ToolException
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command
+from msgspec import json
 from pydantic import Field
 
 from deepfs._langgraph.channel import FilesystemState
 from deepfs._langgraph.private import current_config, current_ids, running_task
+from deepfs._langgraph.reducers import stored_file
 from deepfs.backends.composite import CompositeBackend
 from deepfs.backends.protocol import BackendProtocol, as_backend
 from deepfs.backends.state import StateBackend
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import BackendError, DeepFSError
 from deepfs.middleware._base import (
+    FORK,
+    WORKSPACES,
     AgentMiddleware,
     CallStep,
     Steps,
@@ -30,7 +34,6 @@ from deepfs.middleware._base import (
 )
 from deepfs.middleware.approved import ABSENT, shown_versions
 from deepfs.middleware.arguments import ToolArguments
-from deepfs.middleware.delegation import FORK
 from deepfs.middleware.previews import PreviewMaker, PreviewPage
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.rendering import plain_error
@@ -40,6 +43,7 @@ from deepfs.policy.rules import FilesystemPermission, decide
 from deepfs.text import paths
 from deepfs.text.lines import version
 from deepfs.text.visible import display_path, one_line, visible
+from deepfs.workspaces.entries import Entry, StoredEntries
 from deepfs.workspaces.merging import MergeResult, Strategy, WorkspaceChange
 from deepfs.workspaces.overlay import OverlayBackend
 
@@ -47,8 +51,6 @@ __all__ = ["StagedBackend", "StagedChanges"]
 
 T = TypeVar("T")
 
-_FORKS: Final = "/.forks"
-"""The directory of a state, or of another storage, that holds the changes of all workspaces."""
 _STAGED: Final = "staged"
 _FORK_ID: Final = re.compile(r"fork-[0-9a-f]{8}")
 _ARTIFACTS: Final = ("blobs", "conversation_history", "large_messages", "large_tool_results")
@@ -105,12 +107,12 @@ class StagedBackend(WrapperBackend):
 
     def _directory(self) -> str:
         if isinstance(self.upper, StateBackend):  # The state is that of the thread.
-            return _FORKS
+            return WORKSPACES
         ids = current_ids()
         if ids.thread is None and ids.run is None:
             raise BackendError(None, "Staged changes are those of a thread, and no graph runs here.")
         owner = f"run {ids.run}" if ids.thread is None else f"thread {ids.thread}"
-        return paths.join(_FORKS, version(owner))
+        return paths.join(WORKSPACES, version(owner))
 
     async def forks(self) -> list[str]:
         """The ids of the forks of the thread that have changes."""
@@ -126,7 +128,7 @@ def hide_forks(backend: BackendProtocol) -> BackendProtocol:
         from deepfs.policy.keeping import without_directory
 
         for place in places:
-            backend = without_directory(backend, paths.join(place, _FORKS[1:]))
+            backend = without_directory(backend, paths.join(place, WORKSPACES[1:]))
     return backend
 
 
@@ -141,6 +143,29 @@ def _state_places(backend: object, at: str) -> Iterator[str]:
     elif isinstance(backend, BackendProtocol) and not isinstance(backend, StagedBackend):
         for inner in backend.inner_backends():
             yield from _state_places(inner, at)
+
+
+def keep_lost(lost: Mapping[str, Any], into: str) -> list[str]:
+    """Stage copies of what a subagent staged in files that parallel ones changed as well; return a note for each.
+
+    Args:
+        lost: The stored entries by their paths in the state; None for one that the subagent removed.
+        into: The directory of the copies.
+    """
+    notes: list[str] = []
+    for place, stored in lost.items():
+        found = stored_file(stored, place)
+        entry = None if found is None else json.decode(found.content, type=Entry)
+        if entry is None or entry.data is None:
+            name = "A file" if entry is None else display_path(entry.path)
+            notes.append(f"[{name} was changed elsewhere meanwhile: what this subagent did to it has no effect]")
+            continue
+        copy = f"{into}{entry.path}"
+        entries = StoredEntries(StateBackend(), "/".join(place.split("/")[:3]))
+        wait_for(StateBackend(), partial(entries.put, {copy: Entry(copy, data=entry.data)}, {}), "StagedBackend")
+        where = f"This subagent's version is in {display_path(copy)}: merge what is missing"
+        notes.append(f"[{display_path(entry.path)} was changed elsewhere meanwhile and stays as it is there. {where}]")
+    return notes
 
 
 # --- forks of subagents ----------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from langsmith.run_helpers import get_tracing_context, tracing_context
 
 from deepfs._langgraph.channel import FilesystemState
 from deepfs.middleware._base import (
+    FORK,
     TRACE_POLICY,
     AgentMiddleware,
     Lazy,
@@ -29,7 +30,6 @@ from deepfs.middleware.arguments import ToolArguments
 from deepfs.middleware.delegation import (
     DEFAULT_GENERAL_PURPOSE_DESCRIPTION,
     DEFAULT_SUBAGENT_PROMPT,
-    FORK,
     GENERAL_PURPOSE_SUBAGENT,
     AsyncSubAgent,
     CompiledSubAgent,

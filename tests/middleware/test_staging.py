@@ -238,6 +238,29 @@ def test_staged_agents_take_their_files_as_backend() -> None:
         StagedChanges(create_deep_agent(model()), THREAD)
 
 
+def test_subagents_stage_in_the_workspace_of_the_agent(invoke: Invoke) -> None:
+    files = MemoryBackend(files={"/a": "old\n"})
+
+    def on_same_files(name: str) -> SubAgent:
+        turns = [edit("/a", "old", name), write(f"/{name}", name)]
+        return SubAgent(name=name, description="Works.", system_prompt="Work.", model=model(*turns))
+
+    def look(messages: list[Any]) -> Turn:
+        assert texts(files) == {"/a": "old\n"}
+        return Turn(calls=[Call("glob", {"pattern": "**"}), *read("/a").calls])
+
+    turns = [tasks("one", "two"), look, commit()]
+    subagents = [on_same_files("one"), on_same_files("two")]
+    agent = create_deep_agent(model(*turns), backend=files, subagents=subagents, staged=True, interrupt_on=UNASKED)
+    state = invoke(agent, GO)
+    [told] = [answer for answer in answers(state, "task") if "elsewhere" in answer]
+    found = re.search(r"\[/a was changed elsewhere .* This subagent's version is in (/conflicts/\S+/a): ", told)
+    assert found is not None
+    there = texts(files)
+    assert {*there} == {"/a", "/one", "/two", found[1]}
+    assert {there["/a"], there[found[1]]} == {"one\n", "two\n"}
+
+
 # --- a person decides ------------------------------------------------------------------------------------------------
 
 

@@ -96,6 +96,7 @@ def create_deep_agent(
     permissions: Sequence[FilesystemPermission] | None = None,
     backend: Any = None,
     interrupt_on: dict[str, bool | InterruptOnConfig] | None = None,
+    staged: Any = False,
     response_format: Any = None,
     state_schema: type[DeepAgentState] | None = None,
     context_schema: type[Any] | None = None,
@@ -130,6 +131,10 @@ def create_deep_agent(
         backend: The backend of the files; None is a StateBackend.
         interrupt_on: The tools before which a person is asked. `write_file`, `edit_file` or `delete` includes other
             tools that replace files, unless these have entries of their own.
+        staged: Whether the changes of the agent reach `backend` only when they are committed, by its tool
+            `commit_changes` or by a person with `StagedChanges`. They are kept in the state, or in the backend that is
+            given here. Before `commit_changes` a person is asked, unless `interrupt_on` sets it to False; that needs a
+            checkpointer.
         response_format: The form of the last answer, as in `langchain.agents.create_agent`.
         state_schema: The state of the agent and of its subagents, a subclass of DeepAgentState. Fields that parallel
             subagents change need a reducer.
@@ -147,16 +152,35 @@ def create_deep_agent(
         ModuleNotFoundError: If a package is missing; it names what to install.
         TypeError: For an argument of another type.
         ValueError: For subagents or rules that cannot be used, rules of a FilesystemMiddleware that differ from
-            `permissions`, or a profile that excludes middleware which the agent does not have.
+            `permissions`, a profile that excludes middleware which the agent does not have, or a
+            FilesystemMiddleware in `middleware` if `staged` is set.
     """
     chat_model = resolve_model(model)
     profile = harness_profile_of(chat_model, model if isinstance(model, str) else None)
     schema = state_schema or DeepAgentState
+    upper = None if staged is None or isinstance(staged, bool) else resolve_backend(staged)
+    rules, files = check_rules(permissions or ()), resolve_backend(backend)
+    staging: list[Middleware] = []
+    specs: Sequence[Any] = subagents or ()
+    if staged is True or upper is not None:
+        if any(isinstance(each, FilesystemMiddleware) for each in middleware):
+            raise ValueError("staged: pass the files as backend, and no FilesystemMiddleware")
+        from deepfs.middleware.staging import StagedBackend, StagingMiddleware
+
+        files = staged_files = StagedBackend(files, upper)
+        staging = [StagingMiddleware(staged_files, rules)]
+        interrupt_on = {"commit_changes": True, **(interrupt_on or {})}
+    elif any("isolation" in spec for spec in specs if isinstance(spec, Mapping)):
+        from deepfs.middleware.staging import hide_forks
+
+        files = hide_forks(files)
     parts = _Parts(
         model=chat_model,
         profile=profile,
-        files=resolve_backend(backend),
-        rules=check_rules(permissions or ()),
+        files=files,
+        forks=upper,
+        staging=staging,
+        rules=rules,
         tools=with_descriptions(tools or (), profile),
         skills=skills,
         memory=memory or (),
@@ -247,6 +271,10 @@ class _Parts(Struct, frozen=True, kw_only=True):
     model: BaseChatModel
     profile: HarnessProfile
     files: BackendProtocol
+    forks: BackendProtocol | None
+    """What keeps the changes of forks; None is the state."""
+    staging: Sequence[Middleware]
+    """The middleware with the tools for staged changes, if they are staged."""
     rules: Sequence[FilesystemPermission]
     tools: list[Any]
     skills: Sequence[SkillSource] | None
@@ -266,7 +294,7 @@ class _Parts(Struct, frozen=True, kw_only=True):
         )
         approvals = ApprovalMiddleware.where_needed(self.rules, asked, [*own, *given])
         skilled = self._tail(self.profile, self.skills, _apply_rules(self.files, self._all_rules), self.given)
-        tail = [*skilled, *self._remembering, *approvals]
+        tail = [*skilled, *self.staging, *self._remembering, *approvals]
         delegation = self._delegation(
             subagents,
             own,
@@ -348,6 +376,7 @@ class _Parts(Struct, frozen=True, kw_only=True):
             backend=self.files,
             permissions=self.rules,
             fork_middleware=in_background,
+            forks=self.forks,
             **options,
         )
         in_background += _in_background([*remote, *map(delegating.as_async, background)])
@@ -386,14 +415,18 @@ class _Parts(Struct, frozen=True, kw_only=True):
         inherited = self.rules or rules_of(spec.get("middleware", ())) or self._all_rules
         rules = check_rules(spec.get("permissions", inherited))
         files = resolve_backend(spec.get("backend", self.files))
+        if is_forked := "isolation" in spec:
+            from deepfs.middleware.staging import StagedBackend
+
+            files = StagedBackend(self.files, self.forks, name=None)
         is_fork = spec.get("mode") == "fork"
         equipment: list[Middleware] = []
         if profile.tool_description_overrides != self.profile.tool_description_overrides:
             equipment = self._equipment(profile, files, rules)
         given = list(self.given) if is_fork else []  # With the rules and the backend of the fork.
         given = [each.with_permissions(rules) if isinstance(each, FilesystemMiddleware) else each for each in given]
-        if is_fork and "backend" in spec:
-            given = on_backend(spec["backend"], given, is_fork=True)
+        if is_fork and ("backend" in spec or is_forked):
+            given = on_backend(files, given, is_fork=True)
         given += check_middleware(spec.get("middleware", ()), rules)
         tail = self._tail(profile, self.skills if is_fork else spec.get("skills"), _apply_rules(files, rules), given)
         memory = self._remembering if is_fork else []

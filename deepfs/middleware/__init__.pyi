@@ -35,6 +35,8 @@ from deepfs.middleware.skill_files import SkillMetadata as SkillMetadata
 from deepfs.middleware.skills import SkillsMiddleware as SkillsMiddleware
 from deepfs.middleware.skills import SkillsState as SkillsState
 from deepfs.middleware.skills import SkillToolResolver as SkillToolResolver
+from deepfs.middleware.staging import StagedBackend as StagedBackend
+from deepfs.middleware.staging import StagedChanges as StagedChanges
 from deepfs.middleware.subagents import CompiledSubAgent as CompiledSubAgent
 from deepfs.middleware.subagents import SubAgent as SubAgent
 from deepfs.middleware.subagents import SubAgentMiddleware as SubAgentMiddleware

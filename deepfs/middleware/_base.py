@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from langchain_core.language_models import BaseChatModel
 from langgraph.prebuilt.tool_node import ToolCallRequest
@@ -126,6 +126,10 @@ TRACE_POLICY: Any = TracePolicy(process_inputs=omit_payload, process_outputs=omi
 """Keeps messages and files out of the spans of middleware in traces."""
 SkillSource: TypeAlias = str | tuple[str, str]
 """A directory of skills: its path, or its path and a label for the prompt."""
+FORK: Final = "__deepfs_fork"
+"""The key of `configurable` with the id of the fork of the files that a subagent works on."""
+WORKSPACES: Final = "/.forks"
+"""The directory of a state, or of another storage, that holds the changes of all workspaces."""
 
 
 def construct_model(model: str | BaseChatModel) -> BaseChatModel:

@@ -332,7 +332,9 @@ class ApprovalMiddleware(ModelCallSteps, ToolCallSteps, HumanInTheLoopMiddleware
         response = yield step_of_call(handler, request)
         calls, previews = self._calls_to_preview(response, request.tools), {}
         if calls and self._backend is not None:
-            previews = yield step_of_wait(self._backend, partial(self._preview_calls, self._backend, calls), self.name)
+            previews = yield step_of_wait(
+                self._backend, partial(self._preview_calls, self._backend, calls, request.tools), self.name
+            )
         if not previews and not request.state.get(_PREVIEWS):
             return response
         return ExtendedModelResponse(response, Command(update={_PREVIEWS: previews}))
@@ -348,9 +350,17 @@ class ApprovalMiddleware(ModelCallSteps, ToolCallSteps, HumanInTheLoopMiddleware
             if self._named.get(call["name"]) or asks_first(self._rules, call["name"], call["args"])
         ]
 
-    async def _preview_calls(self, backend: BackendProtocol, calls: Sequence[ToolCall]) -> dict[str, dict[str, Any]]:
+    async def _preview_calls(
+        self, backend: BackendProtocol, calls: Sequence[ToolCall], tools: Sequence[Any]
+    ) -> dict[str, dict[str, Any]]:
         """Previews by id of the call, as they are in the state."""
-        made = await gather([partial(preview_call, backend, call["name"], call["args"]) for call in calls])
+        makers = {tool.name: tool.preview for tool in tools if hasattr(tool, "preview")}
+        made = await gather(
+            [
+                partial(preview_call, backend, call["name"], call["args"], make=makers.get(call["name"]))
+                for call in calls
+            ]
+        )
         previews = {call["id"]: preview for call, preview in zip(calls, made, strict=True) if call["id"] and preview}
         times = Counter(path for preview in previews.values() for path in preview.versions)
         digests = {call["id"]: _call_digest(call) for call in calls}

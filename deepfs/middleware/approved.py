@@ -66,6 +66,12 @@ def shown_version(path: str) -> str | None:
         return None
 
 
+def shown_versions() -> Mapping[str, str] | None:
+    """The versions of all that a person was shown of this call; None if nobody was."""
+    approval = _current.get()
+    return None if approval is None or not approval.versions else approval.versions
+
+
 class ChangedSinceApprovalError(ConflictError):
     """The file changed after the person was asked."""
 

@@ -21,7 +21,7 @@ from pydantic_core import to_jsonable_python
 from typing_extensions import TypedDict
 
 from deepfs._langgraph.task_files import adopt_files
-from deepfs.middleware._base import AgentMiddleware, PrivateStateAttr, SkillSource
+from deepfs.middleware._base import WORKSPACES, AgentMiddleware, PrivateStateAttr, SkillSource
 from deepfs.middleware.approvals import InterruptOn
 from deepfs.middleware.compaction import summarized_count
 from deepfs.middleware.prompts import PROMPTS
@@ -225,6 +225,10 @@ class SubAgent(TypedDict):
     """A backend for its files in place of the supervisor's."""
     response_format: NotRequired[Any]
     """The form of its answer, as `create_agent` takes it; the supervisor gets the answer as JSON."""
+    isolation: NotRequired[Literal["fork"]]
+    """`"fork"`: each of its tasks works on a copy of the supervisor's files, which costs nothing. The answer has the
+    changes as a diff, and the supervisor gets the tools `merge_fork`, `review_fork` and `discard_fork`. The mode is
+    about the conversation, and not about files."""
     mode: NotRequired[Literal["isolated", "fork", "async"]]
     """`"isolated"` (the default) knows its task only; `"fork"` continues the supervisor's conversation. `"async"` runs
     in the background by the tools of `AsyncSubAgentMiddleware`, and is for `create_deep_agent`."""
@@ -266,7 +270,7 @@ def check_specs(specs: Sequence[SubAgent | CompiledSubAgent]) -> Sequence[SubAge
         raise ValueError("SubAgentMiddleware needs at least one subagent")
     names: set[str] = set()
     for spec in specs:
-        fault = _keys_fault(spec) or _mode_fault(spec)
+        fault = _keys_fault(spec) or _mode_fault(spec) or _isolation_fault(spec)
         if fault:
             raise ValueError(f"subagent {spec.get('name', '')!r} {fault}")
         if spec["name"] in names:
@@ -292,6 +296,14 @@ def _mode_fault(spec: Mapping[str, Any]) -> str:
         case "async":
             return "is async: give it to create_deep_agent, or use as_async"
     return f"has the mode {spec['mode']!r}, and not isolated, fork or async"
+
+
+def _isolation_fault(spec: Mapping[str, Any]) -> str:
+    if "isolation" not in spec:
+        return ""
+    if spec["isolation"] != "fork":
+        return f"has the isolation {spec['isolation']!r}, and not fork"
+    return "works on a fork of its supervisor's files: omit backend" if "backend" in spec else ""
 
 
 _OWN: Final = frozenset(
@@ -438,12 +450,19 @@ def _differs(value: object, before: object) -> bool:
 
 def merge_files(given: Mapping[str, Any], made: Mapping[str, Any], tool_call_id: str) -> list[str]:
     """Merge the files that a subagent changed from `given` to `made`; return a note for each file that conflicts."""
-    lost = adopt_files(given, made)
+    every = adopt_files(given, made)
+    staged = [path for path in every if path.startswith(f"{WORKSPACES}/")]
+    lost = [path for path in every if path not in staged]
     copies = {path: f"{_CONFLICTS}/{tool_call_id}{path}" for path in lost if path in made}
     adopt_files({}, {copy: made[path] for path, copy in copies.items()})
     notes = [f"[{path} was changed elsewhere meanwhile and stays as it is there." for path in lost]
     own = [f" This subagent's version is in {copies[path]}: merge what is missing" * (path in copies) for path in lost]
-    return [f"{note}{where}]" for note, where in zip(notes, own, strict=True)]
+    notes = [f"{note}{where}]" for note, where in zip(notes, own, strict=True)]
+    if not staged:
+        return notes
+    from deepfs.middleware.staging import keep_lost
+
+    return [*notes, *keep_lost({path: made.get(path) for path in staged}, f"{_CONFLICTS}/{tool_call_id}")]
 
 
 def answer_of(messages: Sequence[BaseMessage], structured: Any) -> str:
@@ -486,7 +505,11 @@ def messages_of(values: object) -> list[Any]:
 def tool_description(specs: Sequence[Mapping[str, Any]], description: str) -> str:
     """`description` with a line for each subagent in place of `{available_agents}`."""
     notes = {"fork": " (knows this conversation)"}
-    lines = (f"- {spec['name']}: {spec['description']}{notes.get(spec.get('mode', ''), '')}" for spec in specs)
+    forked = " (works on a fork of your files: merge_fork takes its changes over)"
+    lines = (
+        f"- {spec['name']}: {spec['description']}{notes.get(spec.get('mode', ''), '')}{forked * ('isolation' in spec)}"
+        for spec in specs
+    )
     return description.replace("{available_agents}", "\n".join(lines))
 
 

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import nullcontext
 from functools import partial
 from itertools import chain, islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import anyio
 from langchain_core.tools import ToolException
@@ -96,7 +96,9 @@ class Preview(NamedTuple):
     """By path, a digest of the lines that would be removed and added."""
 
 
-async def preview_call(backend: BackendProtocol, name: str, arguments: Arguments) -> Preview | None:
+async def preview_call(
+    backend: BackendProtocol, name: str, arguments: Arguments, *, make: "PreviewMaker | None" = None
+) -> Preview | None:
     """Compute what a call of a tool that changes files would change.
 
     The tools are `write_file`, `edit_file`, `delete`, `move`, `apply_patch` and `memory`. Nothing is changed.
@@ -107,6 +109,7 @@ async def preview_call(backend: BackendProtocol, name: str, arguments: Arguments
         backend: Where the files are.
         name: The name of the tool.
         arguments: Its arguments.
+        make: Makes the preview of another tool.
 
     Returns:
         The preview, with a note where it could not be made; None for another tool, or without the arguments.
@@ -116,10 +119,10 @@ async def preview_call(backend: BackendProtocol, name: str, arguments: Arguments
         name, arguments = ("insert", arguments) if is_insert else next(equivalent_calls(name, arguments), ("", {}))
     elif name == "edit_file" and arguments.get("edits"):
         name = "edits"
-    make, needed = _PREVIEWS.get(name, (None, ()))
+    make, needed = (make, ()) if make is not None else _PREVIEWS.get(name, (None, ()))
     if make is None or any(arguments.get(argument) is None for argument in needed):  # Or a tool of the same name.
         return None
-    page = _PreviewPage()
+    page = PreviewPage()
     # A sync call of a backend that never waits has no event loop, and so no timeout.
     limit = nullcontext() if is_inline() else anyio.fail_after(_SECONDS)
     try:
@@ -134,20 +137,26 @@ async def preview_call(backend: BackendProtocol, name: str, arguments: Arguments
     return Preview(page.text(), page.versions, page.lines)
 
 
-class _PreviewPage:
+class PreviewPage:
     """The text of a preview, cut to a bounded size, and the versions that it was made from."""
 
     def __init__(self) -> None:
         self.versions: dict[str, str] = {}
         self.lines: dict[str, str] = {}
         self._rows: list[str] = []
-        self._room = _CHARS
+        self._rows_left, self._room = _ROWS, _CHARS
         self._notes_left = _NOTES
+
+    def extend(self, rows: int, chars: int) -> None:
+        """Make room for more rows and characters."""
+        self._rows_left += rows
+        self._room += chars
 
     def row(self, row: str) -> bool:
         """Add a row if there is room for it."""
         self._room -= len(row) + 1
-        fits = self._room >= 0 and len(self._rows) < _ROWS
+        self._rows_left -= 1
+        fits = self._room >= 0 and self._rows_left >= 0
         if fits:
             self._rows.append(row)
         return fits
@@ -193,7 +202,7 @@ class _FoundFile(NamedTuple):
         return self.text is None and not self.is_absent and self.listing is None and self.hidden is None
 
 
-async def _find(page: _PreviewPage, backend: BackendProtocol, path: str) -> _FoundFile:
+async def _find(page: PreviewPage, backend: BackendProtocol, path: str) -> _FoundFile:
     """Read what is at a path, and keep its version. Raises DeepFSError for an invalid path."""
     path = paths.normalize(path)
     read = await backend.aread(path, 0, WHOLE_FILE)
@@ -222,7 +231,7 @@ async def _find(page: _PreviewPage, backend: BackendProtocol, path: str) -> _Fou
 # --- tools ---
 
 
-async def _write(page: _PreviewPage, backend: BackendProtocol, arguments: Arguments) -> None:
+async def _write(page: PreviewPage, backend: BackendProtocol, arguments: Arguments) -> None:
     path, content = str(arguments["file_path"]), str(arguments["content"])
     found = await _find(page, backend, path)
     if found.hidden is not None:
@@ -236,7 +245,7 @@ async def _write(page: _PreviewPage, backend: BackendProtocol, arguments: Argume
     await page.diff(path, found.text or "", content, old="/dev/null" if found.is_absent else None)
 
 
-async def _edit(page: _PreviewPage, backend: BackendProtocol, arguments: Arguments) -> None:
+async def _edit(page: PreviewPage, backend: BackendProtocol, arguments: Arguments) -> None:
     path = str(arguments["file_path"])
     edits = [
         (str(each["old_string"]), str(each["new_string"]), bool(each.get("replace_all")))
@@ -253,7 +262,7 @@ async def _edit(page: _PreviewPage, backend: BackendProtocol, arguments: Argumen
         await page.diff(path, found.text, made[-1].content)
 
 
-async def _delete(page: _PreviewPage, backend: BackendProtocol, arguments: Arguments) -> None:
+async def _delete(page: PreviewPage, backend: BackendProtocol, arguments: Arguments) -> None:
     path = str(arguments["file_path"])
     found = await _find(page, backend, path)
     if found.is_absent:
@@ -264,7 +273,7 @@ async def _delete(page: _PreviewPage, backend: BackendProtocol, arguments: Argum
         _describe(page, path, found, "is deleted")
 
 
-async def _move(page: _PreviewPage, backend: BackendProtocol, arguments: Arguments) -> None:
+async def _move(page: PreviewPage, backend: BackendProtocol, arguments: Arguments) -> None:
     source, destination = str(arguments["source"]), str(arguments["destination"])
     found = await _find(page, backend, source)
     if found.is_absent:
@@ -288,7 +297,7 @@ async def _move(page: _PreviewPage, backend: BackendProtocol, arguments: Argumen
         page.note("This call would fail: the destination is there already, and overwrite is not set")
 
 
-def _describe(page: _PreviewPage, path: str, found: _FoundFile, what: str) -> None:
+def _describe(page: PreviewPage, path: str, found: _FoundFile, what: str) -> None:
     """Add a row for a file, or the entries of a directory with totals."""
     if found.hidden is not None:
         page.row(f"{display_path(path)} {what}")
@@ -313,7 +322,7 @@ def _describe(page: _PreviewPage, path: str, found: _FoundFile, what: str) -> No
         page.note(f"{found.listing.omission.count:,} entries cannot be listed: {found.listing.omission.reason}")
 
 
-def _hide(page: _PreviewPage, what: str, reason: DeepFSError) -> None:
+def _hide(page: PreviewPage, what: str, reason: DeepFSError) -> None:
     """Add a note that something cannot be shown."""
     page.note(f"{what} cannot be shown: {plain_error(reason)}")
 
@@ -322,7 +331,7 @@ def _count(number: int, thing: str) -> str:
     return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
 
 
-async def _patch(page: _PreviewPage, backend: BackendProtocol, arguments: Arguments) -> None:
+async def _patch(page: PreviewPage, backend: BackendProtocol, arguments: Arguments) -> None:
     from deepfs.middleware.patching import plan_changes
     from deepfs.text.patches import PatchError, parse_patch
 
@@ -344,7 +353,7 @@ async def _patch(page: _PreviewPage, backend: BackendProtocol, arguments: Argume
             page.note("Its context matches only without regard to white space")
 
 
-async def _insert(page: _PreviewPage, backend: BackendProtocol, arguments: Arguments) -> None:
+async def _insert(page: PreviewPage, backend: BackendProtocol, arguments: Arguments) -> None:
     from deepfs.middleware.anthropic_memory import insert_lines
 
     path = str(arguments["path"])
@@ -358,9 +367,8 @@ async def _insert(page: _PreviewPage, backend: BackendProtocol, arguments: Argum
     await page.diff(path, found.text, after)
 
 
-_PREVIEWS: Final[
-    Mapping[str, tuple[Callable[[_PreviewPage, BackendProtocol, Arguments], Awaitable[Any]], tuple[str, ...]]]
-] = {
+PreviewMaker: TypeAlias = Callable[[PreviewPage, BackendProtocol, Arguments], Awaitable[Any]]
+_PREVIEWS: Final[Mapping[str, tuple[PreviewMaker, tuple[str, ...]]]] = {
     "write_file": (_write, ("file_path", "content")),
     "edit_file": (_edit, ("file_path", "old_string", "new_string")),
     "edits": (_edit, ("file_path", "edits")),

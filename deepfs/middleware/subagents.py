@@ -2,7 +2,8 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar, Final, Protocol, cast, runtime_checkable
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, cast, runtime_checkable
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import SystemMessage
@@ -13,6 +14,7 @@ from langsmith.run_helpers import get_tracing_context, tracing_context
 
 from deepfs._langgraph.channel import FilesystemState
 from deepfs.middleware._base import (
+    FORK,
     TRACE_POLICY,
     AgentMiddleware,
     Lazy,
@@ -20,6 +22,7 @@ from deepfs.middleware._base import (
     construct_model,
     create_agent,
     resolve_backend,
+    wait_for,
 )
 from deepfs.middleware._messages import with_prompt
 from deepfs.middleware.approvals import ApprovalMiddleware, InterruptOn, ask_once
@@ -45,6 +48,9 @@ from deepfs.middleware.filesystem import FilesystemMiddleware, give_rules, rules
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.tools import Tool
 from deepfs.policy.rules import FilesystemPermission, check_rules
+
+if TYPE_CHECKING:
+    from deepfs.middleware.staging import StagedBackend
 
 __all__ = [
     "DEFAULT_GENERAL_PURPOSE_DESCRIPTION",
@@ -96,11 +102,12 @@ class SubAgentMiddleware(PromptMiddleware):
         state_schema: The base of the state of subagents, as `create_agent` takes it.
         fork_system_prompt: The agent's own system prompt, with which forks begin.
         fork_middleware: Middleware of the agent that forks have besides.
+        forks: The backend that keeps the changes of subagents with `isolation="fork"`; None is the state of the agent.
 
     Raises:
         TypeError: If neither `default_model` nor `backend` is given, or an item is not a subagent or not a rule.
         ValueError: If a subagent lacks a key or a model, has an unknown key or mode or the name of another one, or if
-            there are no subagents.
+            there are no subagents, or one with `isolation="fork"` and no `backend`.
     """
 
     state_schema: type[Any] = FilesystemState
@@ -124,6 +131,7 @@ class SubAgentMiddleware(PromptMiddleware):
         state_schema: type[Any] | None = None,
         fork_system_prompt: str | SystemMessage | None = None,
         fork_middleware: Sequence[Middleware] = (),
+        forks: Any = None,
     ) -> None:
         super().__init__()
         self._permissions = check_rules(permissions or ()) or rules_of(default_middleware or ())
@@ -146,19 +154,32 @@ class SubAgentMiddleware(PromptMiddleware):
         if general_purpose_agent and default_model is not None and all(spec.get("name") != name for spec in specs):
             specs.insert(0, GENERAL_PURPOSE_SUBAGENT)
         check_specs(specs)
+        self._forks: StagedBackend | None = None
+        merging: list[BaseTool] = []
+        if any("isolation" in spec for spec in specs):
+            if backend is None:
+                raise ValueError('subagents with isolation="fork" need the backend of the agent as backend')
+            from deepfs.middleware import staging
+
+            self._forks = staging.StagedBackend(resolve_backend(backend), forks, name=None)
+            merging = staging.fork_tools(self._forks, self._permissions)
+            given = {"backend": self._forks}
+            specs = [cast("SubAgent", {**given, **spec}) if "isolation" in spec else spec for spec in specs]
         self._specs = {spec["name"]: spec for spec in specs}
         self.subagent_names: frozenset[str] = frozenset(self._specs)
         """The names of the subagents."""
         self._description = tool_description(specs, PROMPTS["task"] if task_description is None else task_description)
         self._runnables = {spec["name"]: self._runnable(spec) for spec in specs}
-        self.tools: list[BaseTool] = [_tool(self._description, self._task, self._atask)]
+        self.tools: list[BaseTool] = [_tool(self._description, self._task, self._atask), *merging]
 
     def as_async(self, spec: SubAgent | CompiledSubAgent) -> AsyncSubAgent:
         """Return the subagent for `AsyncSubAgentMiddleware`, built with the defaults of this middleware.
 
         Raises:
-            ValueError: If it lacks a key or a model, or has an unknown key.
+            ValueError: If it lacks a key or a model, has an unknown key, or is to work on a fork of the files.
         """
+        if "isolation" in spec:
+            raise ValueError(f"subagent {spec['name']!r} runs in the background, and cannot have the key isolation")
         isolated = cast("SubAgent | CompiledSubAgent", {**spec, "mode": "isolated"})
         (complete,) = check_specs(check_mappings([isolated]))
         runnable = self._runnable(complete).get()
@@ -224,16 +245,37 @@ class SubAgentMiddleware(PromptMiddleware):
 
     def _task(self, description: str, subagent_type: str, runtime: ToolRuntime[Any, Any]) -> Any:
         runnable = self._choose(subagent_type, description, runtime)
+        configurable = self._configurable(subagent_type, runtime)
         with _trace_inside():
-            result = runnable.invoke(self._initial(subagent_type, description, runtime), {"configurable": {**_MARK}})
-        return outcome(runtime.state, result, runtime.tool_call_id or "", self.private_state_keys)
+            given = self._initial(subagent_type, description, runtime)
+            result = runnable.invoke(given, {"configurable": configurable})
+        made = outcome(runtime.state, result, runtime.tool_call_id or "", self.private_state_keys)
+        if self._forks is None or FORK not in configurable:
+            return made
+        from deepfs.middleware.staging import add_changes
+
+        shows = partial(add_changes, self._forks, configurable[FORK], self._permissions, made)
+        return wait_for(self._forks, shows, self.name)
 
     async def _atask(self, description: str, subagent_type: str, runtime: ToolRuntime[Any, Any]) -> Any:
         runnable = self._choose(subagent_type, description, runtime)
+        configurable = self._configurable(subagent_type, runtime)
         with _trace_inside():
             given = self._initial(subagent_type, description, runtime)
-            result = await runnable.ainvoke(given, {"configurable": {**_MARK}})
-        return outcome(runtime.state, result, runtime.tool_call_id or "", self.private_state_keys)
+            result = await runnable.ainvoke(given, {"configurable": configurable})
+        made = outcome(runtime.state, result, runtime.tool_call_id or "", self.private_state_keys)
+        if self._forks is None or FORK not in configurable:
+            return made
+        from deepfs.middleware.staging import add_changes
+
+        return await add_changes(self._forks, configurable[FORK], self._permissions, made)
+
+    def _configurable(self, name: str, runtime: ToolRuntime[Any, Any]) -> dict[str, Any]:
+        if "isolation" not in self._specs[name]:
+            return {**_MARK}
+        from deepfs.middleware.staging import new_fork_id
+
+        return {**_MARK, FORK: new_fork_id(runtime.tool_call_id or "")}
 
     def _choose(self, name: str, description: str, runtime: ToolRuntime[Any, Any]) -> Runnable[Any, Any]:
         if not description.strip():
@@ -254,7 +296,8 @@ class SubAgentMiddleware(PromptMiddleware):
         spec = self._specs[name]
         fork = spec.get("mode") == "fork"
         if fork and "runnable" not in spec:
-            task = f"{PROMPTS['fork_files']}\n\n{description}" if "backend" in spec else description
+            is_elsewhere = "backend" in spec and "isolation" not in spec
+            task = f"{PROMPTS['fork_files']}\n\n{description}" if is_elsewhere else description
             return fork_state(runtime.state, task)
         return initial_state(runtime.state, description, fork=fork, private=self.private_state_keys)
 

@@ -103,7 +103,7 @@ class KeepingBackend(WrapperBackend):
         if self._directory == "/" and versions is None:
             raise ValueError("the versions need a directory of their own")
         files = as_backend(inner)
-        super().__init__(files if versions is not None else _without(files, self._directory))
+        super().__init__(files if versions is not None else without_directory(files, self._directory))
         self._beneath = files
         self._versions = files if versions is None else as_backend(versions)
         self._places = HistoryPlaces(files, self._versions, self._directory)
@@ -522,7 +522,8 @@ def _is_in(path: str, directory: str) -> bool:
     return path == directory or paths.is_beneath(path, directory)
 
 
-def _without(inner: BackendProtocol, directory: str) -> BackendProtocol:
+def without_directory(inner: BackendProtocol, directory: str) -> BackendProtocol:
+    """The backend without a directory: it is not listed, and what is in it can be neither read nor changed."""
     pattern = re.sub(r"([*?\[\]{},!\\])", r"\\\1", directory)
     return PermissionedBackend(inner, [FilesystemPermission(["read", "write"], [f"{pattern}/**"], "deny")])
 

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.errors import BackendError, ErrorCode, NotFoundError
+from deepfs.errors import BackendError, ConflictError, ErrorCode, NotFoundError
 from deepfs.storage.gathering import in_batches
 from deepfs.text import paths
 from deepfs.text.flat_tree import ChangedError
@@ -46,7 +46,8 @@ class Entries(Protocol):
     async def put(self, changes: Mapping[str, Entry | None], seen: Mapping[str, Entry]) -> None:
         """Store entries, and remove those of None, all or none where the storage can do that.
 
-        Raises ChangedError if one is not the entry that was `seen` at its path any more.
+        Raises ChangedError if one is not the entry that was `seen` at its path any more, and ConflictError if it is
+        that as far as can be seen: a parallel task of a graph changes it, whose writes are seen in the next step only.
         """
 
 
@@ -85,6 +86,7 @@ _LONGEST: Final = 200
 """The longest name, in bytes, that is kept; a longer one is named by its hash."""
 _BATCH_BYTES: Final = 8 * 1024 * 1024
 _BATCH_FILES: Final = 256
+_CHANGED: Final = frozenset({ErrorCode.CONFLICT, ErrorCode.ALREADY_EXISTS, ErrorCode.FILE_NOT_FOUND})
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder(Entry).decode
 
@@ -134,18 +136,22 @@ class StoredEntries:
 
     async def put(self, changes: Mapping[str, Entry | None], seen: Mapping[str, Entry]) -> None:
         stored: list[ContentChange] = []
+        changed: list[str] = []
         for path, entry in changes.items():
             before = seen.get(path)
             if entry is not None or before is not None:
                 content = None if entry is None else _encode(entry)
                 if_match = None if before is None else version(_encode(before))
                 stored.append(ContentChange(self._place(path, _FILE), content, if_match=if_match))
+                changed.append(path)
         outcomes = await self._storage.achange_files(stored, all_or_none=True)
         if stored and all(outcome.error == ErrorCode.UNSUPPORTED for outcome in outcomes):
             outcomes = await self._storage.achange_files(stored)
-        for outcome in outcomes:
-            if outcome.error in (ErrorCode.CONFLICT, ErrorCode.ALREADY_EXISTS, ErrorCode.FILE_NOT_FOUND):
-                raise ChangedError(outcome.path)
+        refused = [path for path, outcome in zip(changed, outcomes, strict=True) if outcome.error in _CHANGED]
+        if refused:
+            now = await self.get(refused)
+            different = [path for path in refused if now.get(path) != seen.get(path)]
+            raise ChangedError(different[0]) if different else ConflictError(refused[0])
         for outcome in outcomes:
             outcome.unwrap()
 

@@ -416,11 +416,11 @@ class OverlayBackend(StorageBackend, SyncCommands):
         """
         return await list_changes(choose_entries(await self._entries.beneath("/"), [path]), self.lower)
 
-    async def adiff(self, path: str = "/") -> str:
+    async def adiff(self, path: str | Iterable[str] = "/") -> str:
         """Show the changes as one unified diff, as git does.
 
         Args:
-            path: A file or directory; by default everything.
+            path: A file or directory, or several; by default everything.
 
         Returns:
             The diff; empty if nothing was changed. Of binary files it says that they differ.
@@ -428,7 +428,8 @@ class OverlayBackend(StorageBackend, SyncCommands):
         Raises:
             DeepFSError: As `achanges`.
         """
-        return await show_changes(choose_entries(await self._entries.beneath("/"), [path]), self.lower)
+        chosen = [path] if isinstance(path, str) else path
+        return await show_changes(choose_entries(await self._entries.beneath("/"), chosen), self.lower)
 
     async def amerge(
         self,

@@ -17,7 +17,7 @@ from deepfs.backends.redis.client import Client, check_server, close, failure_of
 from deepfs.backends.redis.files import RedisFiles, Tree, make_changes
 from deepfs.backends.redis.scripts import READ_STREAM, WATCH, Keys
 from deepfs.backends.watching import ChangeBuffer
-from deepfs.errors import DeepFSError
+from deepfs.errors import DeepFSError, IsDirectoryError
 from deepfs.storage.runners import RetryPolicy, check_policy
 from deepfs.sync import run_shielded
 from deepfs.text import paths, records
@@ -128,7 +128,7 @@ class RedisBackend(StorageBackend):
         async with self._hold(path):
             try:
                 await run_shielded(lambda: make_changes(tree, [change], keeps_creation=True))
-            except ChangedError:
+            except (ChangedError, IsDirectoryError):
                 return False
             except DeepFSError as error:
                 log_failure(error)

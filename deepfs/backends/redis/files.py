@@ -121,14 +121,22 @@ class RedisFiles(AsyncStorage):
     # --- changing ---
 
     async def apply(self, changes: Sequence[Change]) -> None:
-        await make_changes(self.tree, changes)
+        try:
+            await make_changes(self.tree, changes)
+        except IsDirectoryError as error:
+            if any(map(paths.is_normal, await self._walk(f"{error.path}/"))):
+                raise
+            await make_changes(self.tree, changes, names_beneath=False)  # They are no paths, so it is no directory.
 
 
-async def make_changes(tree: Tree, changes: Sequence[Change], *, keeps_creation: bool = False) -> None:
+async def make_changes(
+    tree: Tree, changes: Sequence[Change], *, keeps_creation: bool = False, names_beneath: bool = True
+) -> None:
     """Make changes, all or none; with `keeps_creation`, a file that is replaced keeps when it was created.
 
-    Raises ChangedError if a condition does not hold, TooLargeError for more content than a request may carry, and
-    BackendError if the storage failed; then nothing was changed, unless the text says that this is not known.
+    Raises ChangedError if a condition does not hold, IsDirectoryError if there are names beneath a new file, unless
+    `names_beneath` is False, TooLargeError for more content than a request may carry, and BackendError if the storage
+    failed; then nothing was changed, unless the text says that this is not known.
     """
     if not changes:
         return
@@ -141,7 +149,7 @@ async def make_changes(tree: Tree, changes: Sequence[Change], *, keeps_creation:
             continue
         contents.append(_content(change.path, after))
         times = after.created_at or records.timestamp(), after.modified_at or records.timestamp()
-        fields = (*times, after.mime_type or "", keeps_creation)
+        fields = (*times, after.mime_type or "", keeps_creation, names_beneath)
         described.append((change.path, change.condition, change.origin or "", True, *fields))
     if (size := sum(map(len, contents))) > _MOST_BYTES:
         raise TooLargeError(changes[0].path, size, _MOST_BYTES)

@@ -131,9 +131,10 @@ APPLY: Final = Script("""
 -- Makes changes, all or none. KEYS: the names, the outcome, the stream, the file of each change, and outcomes that
 -- nobody asks for any more. ARGV: the changes, what begins the key of each file, the token, milliseconds to keep the
 -- outcome, milliseconds after which files expire or 0, entries of the stream, and the contents in their order.
--- A change: path, condition, origin, whether it stores, created_at, modified_at, mime_type, whether created_at stays.
--- Returns 0 if they are made, the number of the change whose condition does not hold, or less than 0, the number of one
--- whose path is a directory. Sent again with its token, a change only has its outcome returned.
+-- A change: path, condition, origin, whether it stores, created_at, modified_at, mime_type, whether created_at stays,
+-- whether names beneath the path matter. Returns 0 if they are made, the number of the change whose condition does not
+-- hold, or less than 0, the number of one with names beneath it. Sent again with its token, a change only has its
+-- outcome returned.
 local names, outcome, stream, token = KEYS[1], KEYS[2], KEYS[3], ARGV[3]
 local known = redis.call('GET', outcome)
 if known then
@@ -156,10 +157,6 @@ local function holds(path)
     return not removed[path] and redis.call('EXISTS', ARGV[2] .. path) == 1
 end
 
-local function is_path(name)  -- Other names have no place in the tree.
-    return not (string.find(name, '//', 1, true) or string.find(name .. '/', '/%.%.?/') or string.sub(name, -1) == '/')
-end
-
 local function is_beneath_file(path)
     local above = string.match(path, '^(.+)/[^/]*$')
     while above do
@@ -172,21 +169,18 @@ local function is_beneath_file(path)
 end
 
 local function is_directory(path)  -- nil if too many names of files that have expired are in the way.
-    local start, seen, odd, page = '[' .. path .. '/', 0, false, nil
+    local start, seen, page = '[' .. path .. '/', 0, nil
     repeat
         page = redis.call('ZRANGEBYLEX', names, start, '(' .. path .. '0', 'LIMIT', 0, 100)
         seen = seen + 100
         for _, name in ipairs(page) do
             if holds(name) then
-                if is_path(name) then
-                    return true
-                end
-                odd = true
+                return true
             end
             start = '(' .. name
         end
         if seen >= 10000 then
-            return odd or nil
+            return nil
         end
     until #page < 100
     return false
@@ -199,7 +193,7 @@ for number, change in ipairs(changes) do
     if (condition == 'version' and not (row and row[4] == change[3])) or (condition == 'create' and row) then
         answer = number
     elseif change[4] and condition ~= 'version' then
-        local directory = not row and is_directory(change[1])
+        local directory = not row and change[9] and is_directory(change[1])
         if directory == nil or is_beneath_file(change[1]) then
             answer = number  -- Whoever plans the change anew looks, and removes names of files that have expired.
         elseif directory then

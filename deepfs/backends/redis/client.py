@@ -171,14 +171,14 @@ class Client(AsyncioClient):
         from redis.asyncio.retry import Retry
         from redis.backoff import NoBackoff
 
-        # A request is sent again here, and its time limited.
-        pool = BlockingConnectionPool.from_url(
-            self._url or "", max_connections=max_connections, timeout=None, retry=Retry(NoBackoff(), 0)
-        )
         # To name its version to the server, redis-py would look into files for each connection.
-        nameless = ("driver_info",) if hasattr(redis, "DriverInfo") else ("lib_name", "lib_version")
-        pool.connection_kwargs |= {"decode_responses": False, "protocol": 2, "socket_timeout": None}
-        pool.connection_kwargs |= dict.fromkeys(nameless)
+        nameless: Any = dict.fromkeys(("driver_info",) if hasattr(redis, "DriverInfo") else ("lib_name", "lib_version"))
+        once = Retry(NoBackoff(), 0)  # A request is sent again here, and its time limited.
+        pool = BlockingConnectionPool.from_url(
+            self._url or "", max_connections=max_connections, timeout=None, retry=once, socket_timeout=None, protocol=2,
+            **nameless,
+        )  # fmt: skip
+        pool.connection_kwargs["decode_responses"] = False
         return Redis.from_pool(pool)
 
     async def aclose(self) -> None:

@@ -161,7 +161,7 @@ async def make_changes(
     answer, is_settled = await tree.client.change(
         APPLY,
         [keys.names, outcome, keys.stream, *(keys.file(change.path) for change in changes), *settled],
-        msgspec.msgpack.encode(described),
+        msgspec.msgpack.encode(described, enc_hook=str),  # A path may be of a class of its own.
         keys.file_prefix,
         token,
         int(kept * 1000),

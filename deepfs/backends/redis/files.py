@@ -61,25 +61,26 @@ class RedisFiles(AsyncStorage):
     # --- reading ---
 
     async def stat(self, paths: Sequence[str]) -> Mapping[str, FileStat]:
-        return {path: _stat(*row[:5]) async for path, row in self._rows(paths, 0)}
+        return {path: stat async for path, stat, _ in self._rows(paths, 0)}
 
     async def get(self, paths: Sequence[str]) -> TaggedFiles:
         files: dict[str, FileDataV2 | DeepFSError] = {}
         tags: dict[str, Any] = {}
-        async for path, row in self._rows(paths, _BYTES_AT_ONCE):
-            files[path] = _file(path, *row)
-            tags[path] = row[3].decode("ascii")
+        async for path, stat, content in self._rows(paths, _BYTES_AT_ONCE):
+            files[path] = _file(path, stat, content)
+            tags[path] = stat.tag
         return TaggedFiles(files, tags)
 
-    async def _rows(self, paths: Sequence[str], most_bytes: int) -> AsyncIterator[tuple[str, Any]]:
+    async def _rows(self, paths: Sequence[str], most_bytes: int) -> AsyncIterator[tuple[str, FileStat, bytes | None]]:
         """What `LOOK` finds at each path that has a file."""
         start = 0
         while asked := paths[start : start + _FILES_AT_ONCE]:
-            rows = await self._ask(LOOK, [self.tree.keys.file(path) for path in asked], most_bytes)
-            for path, row in zip(asked, rows, strict=False):
-                if row:
-                    yield path, row
-            start += len(rows)
+            answer = await self._ask(LOOK, [self.tree.keys.file(path) for path in asked], most_bytes)
+            lines, contents = _texts(*answer[:2]), _texts(*answer[2:])
+            for path, line, content in zip(asked, lines, contents, strict=False):
+                if line is not None:
+                    yield path, _stat(line)[1], content
+            start += len(lines)
 
     async def list(self, prefix: str, limit: int | None = None) -> Mapping[str, FileStat]:
         return await self._walk(prefix, limit)
@@ -100,10 +101,10 @@ class RedisFiles(AsyncStorage):
         """The next rows of a listing, and where it goes on; that is empty at the end."""
         keys = self.tree.keys
         arguments = keys.file_prefix, cursor, b"(" + end.encode(), wanted, _NAMES_AT_ONCE, depth
-        following, rows = await self._ask(LIST, [keys.names], *arguments)
+        following, *joined = await self._ask(LIST, [keys.names], *arguments)
         if following and following[1:] <= cursor[1:]:  # Scores that differ make an order without an end.
             raise BackendError(None, "The names of this tree are out of order: another program wrote scores")
-        return {row[0].decode("utf-8", "surrogateescape"): _stat(*row[1:]) for row in rows}, following
+        return dict(_stat(line) for line in _texts(*joined) if line is not None), following
 
     async def find(self, request: SearchRequest, files: FileFilter, after: str | None) -> Page:
         found: dict[str, FileStat] = {}
@@ -179,17 +180,30 @@ async def make_changes(
 # --- rows ------------------------------------------------------------------------------------------------------------
 
 
-def _stat(size: int | None, modified_at: Any, created_at: Any, tag: bytes, mime_type: Any) -> FileStat:
-    return FileStat(size, _time(modified_at), _time(created_at), tag.decode("ascii"), _text(mime_type))
+def _texts(lengths: bytes, joined: bytes) -> list[bytes | None]:
+    """The texts that a script has joined; None for one that is missing."""
+    texts: list[bytes | None] = []
+    start = 0
+    for length in lengths.split():
+        end = start if length == b"-" else start + int(length)
+        texts.append(None if length == b"-" else joined[start:end])
+        start = end
+    return texts
 
 
-def _file(
-    path: str, _: Any, modified_at: Any, created_at: Any, tag: bytes, mime_type: Any, content: bytes | None
-) -> FileDataV2 | DeepFSError:
+def _stat(line: bytes) -> tuple[str, FileStat]:
+    """The path and the stat that a script has put into a line."""
+    size, modified_at, created_at, tag, mime_type, path = line.split(b"\0", 5)
+    times = _time(modified_at), _time(created_at)
+    stat = FileStat(int(size) if size else None, *times, tag.decode("ascii"), _text(mime_type))
+    return path.decode("utf-8", "surrogateescape"), stat
+
+
+def _file(path: str, stat: FileStat, content: bytes | None) -> FileDataV2 | DeepFSError:
     if content is None:
         return InvalidContentError(path, "it is malformed: another program has stored something else there.")
-    file = records.new_file(content, now=_time(modified_at) or "", mime_type=_text(mime_type))
-    return FileDataV2(file.content, file.encoding, _time(created_at), _time(modified_at), file.mime_type)
+    file = records.new_file(content, now=stat.modified_at, mime_type=stat.mime_type)
+    return FileDataV2(file.content, file.encoding, stat.created_at, stat.modified_at, file.mime_type)
 
 
 def _text(stored: bytes | None) -> str | None:

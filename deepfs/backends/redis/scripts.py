@@ -46,7 +46,7 @@ class Script:
 
 _SHARED: Final = """
 local function short(text)  -- What another program wrote there may be long.
-    return text and #text <= 256 and text
+    return text and #text <= 256 and not string.find(text, '%z') and text
 end
 
 -- Size, modification, creation, version and type of a file; false where there is none.
@@ -67,33 +67,51 @@ local function stat(key)
     end
     return {size, short(fields[1]), short(fields[2]), version, short(fields[4])}
 end
+
+-- The fields of a stat, and last the path.
+local function line(row, path)
+    return table.concat({row[1] or '', row[2] or '', row[3] or '', row[4], row[5] or '', path}, '\\0')
+end
+
+-- The lengths of texts, '-' for none, and the texts, each as one: clients read an answer of many parts slowly.
+local function join(texts)
+    local lengths, present = {}, {}
+    for number, text in ipairs(texts) do
+        lengths[number] = text and #text or '-'
+        present[#present + 1] = text or nil
+    end
+    return table.concat(lengths, ' '), table.concat(present)
+end
 """
 
 LOOK: Final = Script("""
--- The stats of the files KEYS, and their contents up to ARGV[1] bytes together, but that of the first in any case. The
--- result is shorter than KEYS if there is more. Without contents if ARGV[1] is 0.
-local most, found, held = tonumber(ARGV[1]), {}, 0
+-- The stats of the files KEYS, and their contents up to ARGV[1] bytes together, but that of the first in any case. They
+-- are fewer than KEYS if there is more. Without contents if ARGV[1] is 0.
+local most, found, contents, held = tonumber(ARGV[1]), {}, {}, 0
 for number, key in ipairs(KEYS) do
     local row = stat(key)
     if row and most > 0 then
         local size = row[1] or 0
         if number > 1 and held + size > most then
-            return found
+            break
         end
         held = held + size
         local content = redis.pcall('HGET', key, 'content')
-        row[6] = type(content) == 'string' and content
+        contents[number] = type(content) == 'string' and content
+    else
+        contents[number] = false
     end
-    found[number] = row
+    found[number] = row and line(row, '')
 end
-return found
+local lengths, lines = join(found)
+return {lengths, lines, join(contents)}
 """)
 
 LIST: Final = Script("""
 -- Files by name, from ARGV[2] to ARGV[3] as ZRANGEBYLEX has them, at most ARGV[4]; at most ARGV[5] names are looked at.
 -- With ARGV[6], the length of the path of a directory and its slash, only one file of each directory in that one.
--- Returns where to go on, or '' at the end, and the rows: the path, then the stat. KEYS[1] has the names, and ARGV[1]
--- begins the key of each file.
+-- Returns where to go on, or '' at the end, and the lines of the files. KEYS[1] has the names, and ARGV[1] begins the
+-- key of each file.
 local start, stop = ARGV[2], ARGV[3]
 local wanted, left, top = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local found, inside = {}, false
@@ -108,12 +126,11 @@ while left > 0 do
             start = '(' .. path
             local row = stat(ARGV[1] .. path)
             if row then
-                table.insert(row, 1, path)
-                found[#found + 1] = row
+                found[#found + 1] = line(row, path)
                 local slash = top > 0 and string.find(path, '/', top + 1, true)
                 inside = slash and string.sub(path, 1, slash)
                 if #found == wanted then
-                    return {start, found}
+                    return {start, join(found)}
                 end
             else
                 redis.pcall('ZREM', KEYS[1], path)
@@ -121,10 +138,10 @@ while left > 0 do
         end
     end
     if #page < asked then
-        return {'', found}
+        return {'', join(found)}
     end
 end
-return {start, found}
+return {start, join(found)}
 """)
 
 APPLY: Final = Script("""

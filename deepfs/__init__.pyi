@@ -18,6 +18,7 @@ from deepfs.backends.protocol import BackendProtocol as BackendProtocol
 from deepfs.backends.protocol import Capabilities as Capabilities
 from deepfs.backends.protocol import SandboxBackendProtocol as SandboxBackendProtocol
 from deepfs.backends.protocol import supports_execute as supports_execute
+from deepfs.backends.redis import RedisBackend as RedisBackend
 from deepfs.backends.sqlite import SqliteBackend as SqliteBackend
 from deepfs.backends.state import FilesystemState as FilesystemState
 from deepfs.backends.state import StateBackend as StateBackend

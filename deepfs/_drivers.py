@@ -36,7 +36,7 @@ __all__ = [
 # --- conditions ------------------------------------------------------------------------------------------------------
 
 
-BACKENDS: Final = ("fsspec", "object_store", "postgres", "sqlite", "storage", "store")
+BACKENDS: Final = ("fsspec", "object_store", "postgres", "redis", "sqlite", "storage", "store")
 """The last parts of the names of the loggers; `storage` is that of custom backends."""
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from support.object_stores import S3Server
     from support.postgres import PostgresServer
+    from support.redis_server import RedisServer
 
 __all__ = ["pytest_make_collect_report", "pytest_runtest_makereport"]
 
@@ -84,6 +85,15 @@ def postgres_server() -> "Iterator[PostgresServer]":
     from support.postgres import running_server
 
     with running_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> "Iterator[RedisServer]":
+    """A real server for this test worker, started by the first test that needs it."""
+    from support.redis_server import running_redis
+
+    with running_redis() as server:
         yield server
 
 

@@ -16,6 +16,7 @@ _MODULES: Final = {
     "storages": ("sequential", "store"),
     "growing": ("growth", "sqlite", "postgres"),
     "processes": ("processes", "boxes", "neighbour"),
+    "redis": ("redis",),
     "agents": ("imports", "agents", "state", "skills", "checkpoints"),
     "agents_at_work": ("agents_at_work",),
     "tool_calls": ("tool_calls",),

@@ -12,6 +12,7 @@ from deepfs.backends.object_store import ObjectStoreBackend as ObjectStoreBacken
 from deepfs.backends.object_store import S3Backend as S3Backend
 from deepfs.backends.postgres import PostgresBackend as PostgresBackend
 from deepfs.backends.protocol import BackendProtocol as BackendProtocol
+from deepfs.backends.redis import RedisBackend as RedisBackend
 from deepfs.backends.sqlite import SqliteBackend as SqliteBackend
 from deepfs.backends.state import StateBackend as StateBackend
 from deepfs.backends.store import NamespaceFactory as NamespaceFactory

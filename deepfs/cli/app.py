@@ -79,7 +79,7 @@ def _set_backend(context: click.Context, parameter: click.Parameter, on: str | N
 @click.version_option(__version__, prog_name="deepfs", message="%(prog)s %(version)s")
 @click.pass_context
 def app(context: click.Context, variables: tuple[str, ...]) -> None:
-    """Files of agents, wherever they are: on disk, in SQLite, PostgreSQL, object stores or LangGraph.
+    """Files of agents, wherever they are: on disk, in SQLite, PostgreSQL, Redis, object stores or LangGraph.
 
     \b
     An ADDRESS is a path of this machine, or a URL with a path behind #:

@@ -4,6 +4,7 @@
     file:///srv/docs#/guide/start.md               a path in a directory, which nothing leaves
     sqlite:///files.db?namespace=ada#/notes        a path in a namespace of a SQLite database
     postgresql://user@host/db?namespace=ada#/a.md  the same in PostgreSQL
+    redis://host:6379/0?namespace=ada#/a.md        the same in Redis; rediss:// and unix:///socket?db=0 as well
     s3://bucket/dir/a.md                           an object; gs:// and az:// as well, and every URL of fsspec
     store+sqlite:///store.db?namespace=ada         the files in a LangGraph store
     checkpoint+sqlite:///runs.db?thread=1#/a.md    the files in the state of a LangGraph thread, to be read only
@@ -36,7 +37,7 @@ __all__ = ["TREE", "Address", "inert_serializer", "open_url", "parse_address", "
 
 TREE: Final = "tree://"
 """The beginning of the URL of a tree that a TOML file describes; the path of the file follows."""
-_FLAT: Final = frozenset({"memory", "sqlite", "postgres", "postgresql"})
+_FLAT: Final = frozenset({"memory", "sqlite", "postgres", "postgresql", "redis", "rediss", "unix"})
 """Schemes whose URL has no path in the storage."""
 
 
@@ -139,10 +140,10 @@ class _Url(NamedTuple):
         """The path of the file that the URL of a database names: behind the third slash, as in SQLAlchemy."""
         return os.path.join(self.directory, unquote(self.location).removeprefix("/"))
 
-    def dsn(self, ours: type[Struct]) -> str:
-        """The DSN of a PostgreSQL server: the URL without the options of deepfs, which `ours` has."""
+    def dsn(self, ours: type[Struct], scheme: str = "postgresql") -> str:
+        """The URL of a server, as its driver takes it: without the options of deepfs, which `ours` has."""
         theirs = {name: value for name, value in self.options.items() if name not in ours.__struct_fields__}
-        return with_options(f"postgresql://{self.location}", theirs)
+        return with_options(f"{scheme}://{self.location}", theirs)
 
     def own_options(self, ours: type[Struct]) -> dict[str, Any]:
         """The options of deepfs in a URL that has those of a server as well. Raises ValueError."""
@@ -248,6 +249,13 @@ class _PostgresOptions(_Options):
     statement_cache_size: int | None = None
 
 
+class _RedisOptions(_Options):
+    namespace: str = "files"
+    prefix: str | None = None
+    expires_after: float | None = None
+    max_connections: int | None = None
+
+
 class _StoreOptions(_Options):
     namespace: str = "files"
 
@@ -311,6 +319,13 @@ def _postgres(url: _Url) -> BackendProtocol:
 
     options = url.own_options(_PostgresOptions)
     return PostgresBackend(url.dsn(_PostgresOptions), _namespace(options), **options)
+
+
+def _redis(url: _Url) -> BackendProtocol:
+    from deepfs.backends.redis import RedisBackend
+
+    options = url.own_options(_RedisOptions)
+    return RedisBackend(url.dsn(_RedisOptions, url.scheme), _namespace(options), **options)
 
 
 def _object_store(url: _Url) -> BackendProtocol:
@@ -418,6 +433,7 @@ _MAKERS: Final[Mapping[str, _Maker]] = {
     "sqlite": _sqlite,
     "postgres": _postgres,
     "postgresql": _postgres,
+    **dict.fromkeys(("redis", "rediss", "unix"), _redis),
     **dict.fromkeys(_OBJECT_STORES, _object_store),
 }
 _OPENERS: Final[Mapping[str, _Opener]] = {

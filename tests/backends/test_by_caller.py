@@ -24,6 +24,7 @@ from deepfs import (
     MemoryBackend,
     ObjectStoreBackend,
     PostgresBackend,
+    RedisBackend,
     SqliteBackend,
     StateBackend,
     StoreBackend,
@@ -37,7 +38,7 @@ from support.postgres_files import fresh_namespace
 
 pytestmark = pytest.mark.anyio
 
-KINDS = ["store", "sqlite", "postgres", "s3", "s3 with an index", "objects", "fsspec", "disk"]
+KINDS = ["store", "sqlite", "postgres", "redis", "s3", "s3 with an index", "objects", "fsspec", "disk"]
 HOSTILE = ["..", ".", "a/b", "a", "~a", "C:", "/etc", "auth0|5f", "a%2Fb", "a b", "Ádám", "A", "...", "a.b", "a!b"]
 REFUSED = ["", "a\0", "a\n", "\ud800", None, 7]
 
@@ -68,6 +69,9 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str, Calla
             "sqlite": lambda: SqliteBackend(tmp_path / "files.db", names),
             "postgres": lambda: PostgresBackend(
                 request.getfixturevalue("postgres_files_dsn"), lambda runtime: (*above, *names(runtime))
+            ),
+            "redis": lambda: RedisBackend(
+                request.getfixturevalue("redis_server").url, lambda runtime: (*above, *names(runtime))
             ),
             "s3": lambda: s3(names),
             "s3 with an index": lambda: s3(names, index=SqliteBackend(tmp_path / "index.db", "index")),

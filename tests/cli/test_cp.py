@@ -16,6 +16,7 @@ from support.disks import Swapping, recorded_modes
 
 if TYPE_CHECKING:
     from support.object_stores import S3Server
+    from support.redis_server import RedisServer
 
 
 @pytest.fixture(autouse=True)
@@ -118,13 +119,14 @@ def test_rm_asks(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def places(tmp_path: Path, postgres_files_dsn: str, s3_server: "S3Server") -> list[str]:
+def places(tmp_path: Path, postgres_files_dsn: str, redis_server: "RedisServer", s3_server: "S3Server") -> list[str]:
     """Addresses of empty directories in each kind of backend."""
     options = "&".join(f"{name}={value}" for name, value in s3_server.options().items())
     s3 = f"s3://bucket/{s3_server.prefix()}?endpoint={s3_server.url}&allow_http=true&{options}"
     return [
         f"sqlite:///{tmp_path}/files.db?namespace=ada",
         f"{postgres_files_dsn}&namespace={tmp_path.name}",
+        f"{redis_server.url}&namespace={tmp_path.name}&expires_after=1000",
         s3,
         f"store+sqlite:///{tmp_path}/store.db",
         str(tmp_path / "back"),

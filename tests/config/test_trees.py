@@ -25,6 +25,8 @@ ADDRESSES = [
     ("sqlite:///x.db", "sqlite:///x.db", "/", "/"),
     ("sqlite:///x.db?namespace=a#notes", "sqlite:///x.db?namespace=a", "notes", "notes"),
     ("postgres://u:p@h/db#/a#b", "postgres://u:p@h/db", "/a#b", "/a#b"),
+    ("redis://u:p@h/0?namespace=a#/a", "redis://u:p@h/0?namespace=a", "/a", "/a"),
+    ("unix:///run/redis.sock?db=0", "unix:///run/redis.sock?db=0", "/", "/"),
     ("s3://bucket/dir/a.md?region=eu", "s3://bucket?region=eu", "/dir/a.md", "s3://bucket/dir/a.md"),
     ("s3://bucket/dir#/a.md", "s3://bucket/dir", "/a.md", "/a.md"),
     ("zip://a/b::file:///x.zip", "zip://a/b::file:///x.zip", "/", "/"),

@@ -15,6 +15,7 @@ from deepfs.backends.local_shell import LocalShellBackend
 from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.object_store import ObjectStoreBackend
 from deepfs.backends.postgres import PostgresBackend
+from deepfs.backends.redis import RedisBackend
 from deepfs.backends.sqlite import SqliteBackend
 from deepfs.backends.state import StateBackend
 from deepfs.backends.store import StoreBackend
@@ -34,6 +35,7 @@ from support.fuzzing import fuzz, seed_of
 from support.graphs import InNode, open_node
 from support.postgres_files import fresh_namespace
 from support.promises import keeps
+from support.redis_server import RedisServer, fresh_redis_namespace
 from support.sandboxes import LocalSandbox
 
 Make = Callable[[Path, ExitStack], Any]
@@ -117,3 +119,9 @@ def test_no_call_of_a_sandbox_raises(kind: str, tmp_path: Path, stack: ExitStack
 def test_no_call_of_a_database_raises(postgres_files_dsn: str, pytestconfig: pytest.Config) -> None:
     with PostgresBackend(postgres_files_dsn, fresh_namespace()) as backend:
         fuzz(backend, seed_of(pytestconfig), 500, postgres_files_dsn)
+
+
+@keeps("have no result to carry an error", "make no operation raise, wait or grow")
+def test_no_call_of_redis_raises(redis_server: RedisServer, pytestconfig: pytest.Config) -> None:
+    with RedisBackend(redis_server.url, fresh_redis_namespace()) as backend:
+        fuzz(backend, seed_of(pytestconfig), 500, redis_server.url)

@@ -18,6 +18,7 @@ from deepfs.backends.fsspec import FsspecBackend
 from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.postgres import PostgresBackend
 from deepfs.backends.protocol import BackendProtocol
+from deepfs.backends.redis import RedisBackend
 from deepfs.backends.sqlite import SqliteBackend
 from deepfs.backends.state import StateBackend
 from deepfs.backends.store import StoreBackend
@@ -27,6 +28,7 @@ from support.graphs import InNode, open_node
 from support.postgres_files import Rows, fresh_namespace
 from support.raw import RawMemory, file_of
 from support.raw_sqlite import RawSqlite
+from support.redis_server import RedisKeys, fresh_redis_namespace
 
 __all__ = ["STORAGES", "Storage", "storage"]
 
@@ -40,6 +42,7 @@ STORAGES = (
     "sqlite_store",
     "postgres_store",
     "postgres",
+    "redis",
     "state",
     "fsspec",
     "composite",
@@ -195,6 +198,11 @@ def _postgres(stack: ExitStack, tmp_path: Path, request: pytest.FixtureRequest) 
     return Storage(backend, {"": rows})
 
 
+def _redis(stack: ExitStack, tmp_path: Path, request: pytest.FixtureRequest) -> Storage:
+    keys = RedisKeys(request.getfixturevalue("redis_server"), fresh_redis_namespace())
+    return Storage(stack.enter_context(RedisBackend(keys.server.url, keys.namespace)), {"": keys})
+
+
 def _state(stack: ExitStack, tmp_path: Path, request: pytest.FixtureRequest) -> Storage:
     node = stack.enter_context(open_node())
     return Storage(InNode(StateBackend(), node), {"": _State(node)})
@@ -225,6 +233,7 @@ _OPEN: Mapping[str, Callable[[ExitStack, Path, pytest.FixtureRequest], Storage]]
     "sqlite_store": _sqlite_store,
     "postgres_store": _postgres_store,
     "postgres": _postgres,
+    "redis": _redis,
     "state": _state,
     "fsspec": _fsspec,
     "composite": _composite,

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import pytest
 
-from support import postgres
+from support import postgres, redis_server
 
 __all__ = [
     "pytest_addoption",
@@ -29,7 +29,12 @@ __all__ = [
     "pytest_testnodedown",
 ]
 
-_FIXTURES: Final = {"busybox": "busybox", "ceph_server": "radosgw", "postgres_server": "postgresql"}
+_FIXTURES: Final = {
+    "busybox": "busybox",
+    "ceph_server": "radosgw",
+    "postgres_server": "postgresql",
+    "redis_server": "redis-server",
+}
 """The program that each of these fixtures needs."""
 
 _LeftOut = Counter[tuple[str, str]]
@@ -162,6 +167,7 @@ _CHECKS: Final[dict[str, Callable[[], bool]]] = {
     "LandlockSandbox": _has_landlock,
     "ext4": _has_files_in_memory,
     "postgresql": postgres.is_here,
+    "redis-server": redis_server.is_here,
     "pydantic-ai-slim": lambda: find_spec("pydantic_ai") is not None,
 }
 """Checks for the needs that are more than a program on the PATH."""

@@ -3,7 +3,7 @@
 import inspect
 import logging
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Hashable, Mapping
 from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -13,13 +13,13 @@ import anyio
 import anyio.to_thread
 
 from deepfs._drivers import REFUSED, condition_of, failure_by
+from deepfs.backends._asyncio_client import AsyncioClient, run_named
 from deepfs.backends.postgres.schema import Abilities, Names, prepare
 from deepfs.errors import BackendError, DeepFSError
 from deepfs.storage.runners import Requests, RetryPolicy, until_accepted
-from deepfs.sync import run_sync
 from deepfs.text.arguments import check_installed
 from deepfs.text.flat_tree import ChangedError
-from deepfs.threads.loop_bridge import call_on, name_asyncio, on_asyncio, running_asyncio_loop
+from deepfs.threads.loop_bridge import call_on, running_asyncio_loop
 
 if TYPE_CHECKING:
     from deepfs.threads.loop_bridge import AsyncioLoop
@@ -173,16 +173,8 @@ async def _reset_nothing(connection: Any) -> None:
     """Replaces asyncpg's reset of a returned connection, which takes a round trip: nothing here needs it."""
 
 
-async def _this_loop() -> "AsyncioLoop | None":
-    return running_asyncio_loop()
-
-
-class Client:
-    """Sends statements to one database, from tasks of any event loop.
-
-    asyncpg runs on asyncio only, so calls from trio run on deepfs's background loop. A pool that the caller made
-    belongs to its loop; calls from other loops run there.
-    """
+class Client(AsyncioClient):
+    """Sends statements to one database, from tasks of any event loop."""
 
     def __init__(
         self,
@@ -194,22 +186,18 @@ class Client:
         max_connections: int,
         statement_cache_size: int,
     ) -> None:
+        super().__init__("PostgresBackend", None if isinstance(dsn, str) else dsn, "pool")
         self._dsn: str | None = dsn if isinstance(dsn, str) else None
-        self._given: Any = None if isinstance(dsn, str) else dsn
         self.names: Names = names
         self.requests: Requests = Requests(policy, is_transient)
         self.abilities: Abilities | None = None
         self._wants_security = row_level_security
         self._options = {"max_size": max_connections, "statement_cache_size": statement_cache_size}
         self._pools: dict[AsyncioLoop, _Pool] = {}
-        self._background: AsyncioLoop | None = None
         self._preparing: dict[AsyncioLoop, anyio.Lock] = {}
-        self._process = os.getpid()
-        self._of_parent: list[object] = []
 
     @property
     def given_loop(self) -> "AsyncioLoop | None":
-        """The loop of the pool that the caller gave; None without one."""
         return None if self._given is None else self._given._loop
 
     @property
@@ -217,40 +205,10 @@ class Client:
         """Whether the database shows a connection only the rows of one tenant."""
         return self.abilities is not None and self.abilities.row_level_security
 
-    # --- loops ---
-
-    async def on_loop(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Make an async call on the event loop where the connections are. Raises BackendError if that has ended."""
-        if self._process != os.getpid():
-            self._after_fork()
-        loop = self.given_loop
-        here = running_asyncio_loop()
-        if loop is None:
-            if here is not None and on_asyncio():
-                return await call()
-            loop = await self._background_loop()
-        elif not loop.is_running():
-            raise BackendError(None, "The event loop that the pool is bound to no longer runs: open a pool anew.")
-        elif self._of_parent and self._given in self._of_parent:
-            raise BackendError(
-                None, "The pool is that of the process from which this one was forked: open a pool anew."
-            )
-        elif loop is here:
-            return await call()
-        return await call_on(loop, partial(_run_named, call))
-
     def _after_fork(self) -> None:
-        """Leave all connections to the parent: loops look as if they ran here, and connections must not be closed."""
-        self._of_parent += [self._pools, self._background, self._given]
-        self._pools, self._background, self._preparing = {}, None, {}
-        self._process = os.getpid()
-
-    async def _background_loop(self) -> "AsyncioLoop":
-        if self._background is None or not self._background.is_running():
-            self._background = await anyio.to_thread.run_sync(run_sync, _this_loop)
-        if self._background is None:
-            raise BackendError(None, "PostgresBackend needs asyncio")
-        return self._background
+        super()._after_fork()
+        self._of_parent.append(self._pools)
+        self._pools, self._preparing = {}, {}
 
     # --- connections ---
 
@@ -387,7 +345,7 @@ class Client:
             if loop is running_asyncio_loop():
                 await pool.close_unused()
             elif loop.is_running():
-                await call_on(loop, partial(_run_named, pool.close_unused))
+                await call_on(loop, partial(run_named, pool.close_unused))
 
 
 @asynccontextmanager
@@ -417,8 +375,3 @@ async def _release(pool: Any, connection: Any) -> None:
     # asyncpg ends a connection that it cannot return, and the outcome of the request is known by now.
     with suppress(Exception), anyio.move_on_after(_SECONDS_TO_RELEASE):
         await pool.release(connection)
-
-
-async def _run_named(call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    name_asyncio()
-    return await call()

@@ -480,20 +480,19 @@ class OverlayBackend(StorageBackend, SyncCommands):
         """
         deleted = {path for path, entry in entries.items() if not entry.is_file}
         above = {directory for path in deleted for directory in paths.ancestors(path)}
-        moved: dict[str, str] = {}
-        for path, entry in entries.items():
-            if entry.source is not None and entry.source in entries:
-                is_in_the_way = path in above or not deleted.isdisjoint(paths.ancestors(path))
-                if is_in_the_way or entries[entry.source].is_file:
-                    moved[path] = entry.source
+        moved = {path: each.source for path, each in entries.items() if each.source is not None}
         contents = await read_files(self.lower, [*moved.values()])
         changed: dict[str, Entry | None] = {}
         for path, source in moved.items():
-            content, old = contents[source], changed.get(source) or entries[source]
-            data = None if content is None else records.new_file(content)
-            changed[path] = replace(changed.get(path) or entries[path], data=data, source=None)
+            content, old = contents[source], changed.get(source) or entries.get(source)
+            if old is None:
+                continue
+            if old.is_file or path in above or not deleted.isdisjoint(paths.ancestors(path)):
+                data = None if content is None else records.new_file(content)
+                changed[path] = replace(changed.get(path) or entries[path], data=data, source=None)
             known = old.base_version if content is None else version(content)
-            # What others changed is moved along, unless it then looks as if nothing had been moved here.
+            # What others changed is moved along, also if this merge is interrupted and repeated. It must not look as
+            # if nothing had been moved here.
             if known not in (old.base_version, entries[path].base_version):
                 changed[source] = replace(old, base=None, base_version=known)
         await self._entries.put(changed, entries)

@@ -137,10 +137,11 @@ def test_nothing_reaches_the_backend_before_a_part_is_committed(
 
 
 def test_files_in_state_are_staged_in_the_state(invoke: Invoke) -> None:
-    look = Turn(calls=[Call("glob", {"pattern": "**"}), Call("grep", {"pattern": "keep"})])
+    look = Turn(calls=[Call("glob", {"pattern": "**"}), Call("ls", {"path": "/"})])
     agent = create_deep_agent(model(WRONG, look, commit()), staged=True, interrupt_on=UNASKED)
     state = invoke(agent, given_files(FILES))
     assert answers(state, "glob") == ["/lib/a.py\n/lib/b.py\n/new.md"]
+    assert ".forks" not in answers(state, "ls")[0]
     assert sorted(state["files"]) == ["/lib/a.py", "/lib/b.py", "/new.md"]
 
 
@@ -229,6 +230,20 @@ def test_parallel_changes_of_one_file_are_refused_at_once_and_not_lost(invoke: I
     assert not any(".forks" in message.text for message in edits)
     assert "one" in files.read("/a").unwrap().content
     assert "two" in files.read("/a").unwrap().content
+
+
+def test_what_middleware_keeps_for_itself_is_committed_only_by_name(invoke: Invoke) -> None:
+    files = MemoryBackend()
+    turns = [write("/large_tool_results/1", "x"), Turn(calls=[Call("review_changes")]), commit()]
+    agent = create_deep_agent(
+        model(*turns, commit(paths=["/large_tool_results"])), backend=files, staged=True, interrupt_on=UNASKED
+    )
+    state = invoke(agent, GO)
+    assert answers(state, "review_changes") == ["Nothing is changed."]
+    assert answers(state, "commit_changes") == [
+        "Nothing was merged.",
+        "Merged 1 of 1 changed files: /large_tool_results/1.",
+    ]
 
 
 def test_staged_agents_take_their_files_as_backend() -> None:
@@ -452,7 +467,7 @@ def test_parallel_subagents_work_on_forks(invoke: Invoke, kind: str, tmp_path: P
     two = worker("two", edit("/a", "5", "five"), edit("/b", "old", "other"), write("/two", "2"))
     turns = [
         tasks("one", "two"),
-        Turn(calls=[*read("/a").calls, Call("glob", {"pattern": "**"})]),
+        Turn(calls=[*read("/a").calls, Call("glob", {"pattern": "**"}), Call("ls", {"path": "/"})]),
         on_fork(0, "merge_fork"),
         on_fork(1, "merge_fork"),
         on_fork(1, "review_fork", path="/b"),
@@ -477,6 +492,7 @@ def test_parallel_subagents_work_on_forks(invoke: Invoke, kind: str, tmp_path: P
     assert "created /two (1 bytes)" in second
     assert "mine" not in second
     assert answers(state, "glob") == ["/a\n/b"], "the files of the supervisor are as they were, and show no fork"
+    assert ".forks" not in answers(state, "ls")[0]
     merged, conflicting = answers(state, "merge_fork")
     assert merged == "Merged 2 of 2 changed files: /a, /b."
     assert conflicting.startswith("Merged 2 of 3 changed files: /a, /two.\nConflict in /b: others changed it too")

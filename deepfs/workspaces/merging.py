@@ -17,7 +17,7 @@ from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import ErrorCode
 from deepfs.storage.gathering import in_batches
 from deepfs.text import paths, records
-from deepfs.text.diff import merge_texts, unified_diff
+from deepfs.text.diff import git_diff, merge_texts
 from deepfs.text.entries import EntryChange, files_of
 from deepfs.text.lines import decode, version
 from deepfs.types import ContentChange
@@ -120,15 +120,10 @@ async def show_changes(entries: Mapping[str, Entry], lower: BackendProtocol) -> 
             parts.append(f"diff --git a{change.moved_from} b{change.path}\nsimilarity index 100%\n{names}")
             continue
         entry = entries[change.path]
-        before = below.get(change.path) or b""
+        before = None if change.kind == "created" else below.get(change.path) or b""
         if entry.base is not None:
             before = records.content_bytes(entry.base)
-        after = b"" if entry.data is None else records.content_bytes(entry.data)
-        old = "/dev/null" if change.kind == "created" else f"a{change.path}"
-        new = "/dev/null" if change.kind == "deleted" else f"b{change.path}"
-        notes = {"created": "new file mode 100644\n", "deleted": "deleted file mode 100644\n"}.get(change.kind, "")
-        diff = unified_diff(before, after, old, new, spaces=True)
-        parts.append(f"diff --git a{change.path} b{change.path}\n{notes}{diff}")
+        parts.append(git_diff(change.path, before, None if entry.data is None else records.content_bytes(entry.data)))
     return "".join(parts)
 
 

@@ -166,6 +166,9 @@ class _OverlayFiles(AsyncStorage):
         for each in listing.entries:
             if each.path not in entries and each.kind != "directory" and each.path != directory:
                 files[each.path] = FileStat(each.size)
+        if listing.entries[0].kind != "directory":  # Two clients may have made a file and a directory of this path.
+            async with aclosing(self._walk_below(directory)) as below:
+                files |= {each.path: FileStat(each.size) async for each in below if each.path not in entries}
         return StatTree(files)
 
     async def children(self, prefix: str) -> FileTree:
@@ -227,13 +230,23 @@ class _OverlayFiles(AsyncStorage):
 
     async def _find_file(self, directory: str, entries: Mapping[str, Entry]) -> bool:
         """Whether a file without an entry is under a directory below."""
-        found = await self._list_below(directory) or ()
-        if any(not each.is_dir and each.path not in entries for each in found):
-            return True
-        for each in found:
-            if each.is_dir and await self._find_file(each.path.rstrip("/"), entries):
-                return True
+        async with aclosing(self._walk_below(directory)) as files:
+            async for file in files:
+                if file.path not in entries:
+                    return True
         return False
+
+    async def _walk_below(self, directory: str) -> AsyncGenerator[FileInfo, None]:
+        """The files under a directory below, those directly in it first."""
+        found = await self._list_below(directory) or ()
+        for each in found:
+            if not each.is_dir:
+                yield each
+        for each in found:
+            if each.is_dir:
+                async with aclosing(self._walk_below(each.path.rstrip("/"))) as files:
+                    async for file in files:
+                        yield file
 
     # --- changing ---
 

@@ -311,7 +311,7 @@ def _compare(command: str, view: _View, done: _Run) -> _Changes:
         raise _RefusedError(
             f"Nothing was changed: {display_path(min(turned))} is a file before or after, and a directory"
         )
-    written = {path: content for path, content in done.contents.items() if view.contents.get(path) != content}
+    written = {path: content for path, content in sorted(done.contents.items()) if view.contents.get(path) != content}
     written = {path: content for path, content in written.items() if content != view.marker(path)}
     spoiled = [path for path, content in written.items() if _REPLACEMENT in content]
     texts = (each for each in view.contents.values() if _REPLACEMENT in each and decode(each) is not None)

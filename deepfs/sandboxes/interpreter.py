@@ -54,8 +54,7 @@ def analyze(command: str) -> dict[str, Any]:
     return {
         "commands": [[each.name, each.args] for each in found.commands if not each.is_assignment_only],
         "redirects": [each.path for each in found.redirects],
-        "functions": found.functions,
-        "is_opaque": found.is_opaque,
+        "is_opaque": found.is_opaque or bool(found.functions),
     }
 
 

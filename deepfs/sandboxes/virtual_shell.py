@@ -13,10 +13,10 @@ import sys
 import time
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from fnmatch import fnmatchcase
 from functools import partial
 from importlib.util import find_spec
 from secrets import token_hex
+from string import ascii_letters
 from threading import Timer
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -25,11 +25,11 @@ from msgspec.structs import replace
 
 from deepfs.backends.protocol import BACKEND_TYPES, Capabilities, SandboxBackendProtocol
 from deepfs.backends.wrapper import WrapperBackend
-from deepfs.errors import AlreadyExistsError, BackendError, ConflictError, DeepFSError, ErrorCode
+from deepfs.errors import BackendError, DeepFSError, ErrorCode
 from deepfs.operations import Execute, Operation
 from deepfs.process import Captured, Chunk
 from deepfs.sandboxes import interpreter
-from deepfs.storage.gathering import gather_each, in_batches
+from deepfs.storage.gathering import in_batches
 from deepfs.sync import run_shielded
 from deepfs.text import paths
 from deepfs.text.arguments import check_installed, check_integer, check_number, seconds_of
@@ -38,7 +38,7 @@ from deepfs.text.lines import check_text, decode, version
 from deepfs.text.visible import display_path, one_line, stop_note, time_up
 from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
-from deepfs.types import ExecuteResponse, error_from, item_error
+from deepfs.types import ContentChange, ExecuteResponse, FileUploadResponse, item_error
 
 __all__ = ["VirtualShell"]
 
@@ -50,34 +50,20 @@ _BUILT_IN_FILE_BYTES: Final = 10_000_000
 _BUILT_IN_COMMANDS: Final = 100_000
 """Limits that the interpreter has itself."""
 
-_BLIND: Final = frozenset(
-    {":", "break", "cd", "continue", "echo", "exit", "export", "false", "let", "local", "mkdir", "printf", "pwd"}
-    | {"read", "return", "rmdir", "seq", "set", "shift", "sleep", "true", "unset"}
+_READERS: Final = frozenset(
+    {"base64", "cat", "cd", "cmp", "comm", "cp", "cut", "diff", "echo", "false", "grep", "head", "ls", "mkdir", "mv"}
+    | {"nl", "od", "paste", "printf", "pwd", "rev", "rm", "sed", "sort", "tac", "tail", "tee", "test", "touch", "tr"}
+    | {"true", "uniq", "wc"}
 )
-"""Commands that read no file that is named in their arguments, whatever these are."""
-_PLAIN: Final = _BLIND | frozenset(
-    {"[", "awk", "base64", "basename", "cat", "chmod", "cmp", "comm", "cp", "cut", "diff", "dirname", "egrep", "expand"}
-    | {"fgrep", "fold", "grep", "head", "join", "jq", "ls", "mapfile", "mv", "nl", "od", "paste", "readarray", "rev"}
-    | {"rm", "sed", "sort", "tac", "tail", "tee", "test", "touch", "tr", "uniq", "wc"}
-)
-"""Commands that read only files that are named in their arguments, but for what `_ELSEWHERE` has."""
-_ELSEWHERE: Final = r"getline|system|ARGV|files0|import|include|PATH|-(?:C|s|nt|ot|ef)\b|-[\"'$\\`]"
-"""Names that come from elsewhere; and looks at sizes and times, which a file without its content does not have."""
-_WHOLE: Final = {
-    "awk": r"-.*f.*|.*\|.*",
-    "cp": r"-.*[rRa].*",
-    "egrep": r"-.*[rRd].*",
-    "jq": r"-.*f.*",
-    "ls": r"-(?![1aAdFpR]+$).*",
-    "sed": r"-.*f.*",
-}
-"""Arguments with which these commands may read any file, or show its size."""
-_WHOLE_AS: Final = {"fgrep": "egrep", "grep": "egrep"}
-_ODD: Final = ("..", "//", "/./", "[^", "[:", "(", "~")
-"""Parts of patterns of bash that `fnmatch` does not have."""
-_MOST_PATTERNS: Final = 20
+"""Commands that read no file but those that are named in their arguments, and those beneath named directories."""
+_NAMES_ONLY: Final = frozenset({"cd", "ls", "mkdir"})
+"""Those that do not read what is beneath directories either."""
+_READS_MORE: Final = {"grep": "rRd", "ls": ascii_letters, "sed": "f"}
+"""Letters of options with which these commands read other files, or show their sizes."""
+_NOT_LITERAL: Final = "$`*?[{(~"
+"""What may make names of files that are not in the command."""
 _LONGEST_TEXT: Final = 100_000
-"""The most patterns, and characters, that are compared with the names of the tree."""
+"""The most characters of a command that are compared with the names of the tree."""
 _DROPS_RETURNS: Final = r"\b(?:column|diff|fmt|nl|split|xargs)\b"
 """Commands that lose the carriage returns of their input."""
 _DEVICES: Final = r"/dev/(?:zero|u?random)\b"
@@ -91,43 +77,31 @@ class _Words(Struct):
     commands: list[tuple[str | None, list[str | None]]] = []
     """The name and the arguments of each; None for a word that is not literal."""
     redirects: list[str | None] = []
-    functions: list[str] = []
     is_opaque: bool = False
-    """Whether it runs what is not among these words."""
+    """Whether it runs what is not among these words, or has functions."""
 
 
-def _find_named(analysis: _Words, command: str, files: Collection[str]) -> Collection[str]:
-    """The files whose content a command may read, and perhaps more; all if its words do not tell.
+def _find_named(words: _Words, command: str, files: Collection[str], directories: Collection[str]) -> Collection[str]:
+    """The files whose content a command may read, and perhaps more.
 
-    A file counts as named if its last name occurs anywhere in the command, or if a pattern matches its path.
+    If each word is literal, none names a directory, and the commands are plain readers: the files whose last name
+    occurs anywhere in the command. Else all files.
     """
-    words: list[str] = []
-    known = _PLAIN | {*analysis.functions}
-    for name, args in analysis.commands:
-        given = [arg for arg in args if arg is not None]
-        if name not in known or (len(given) < len(args) and name not in _BLIND):
-            return files
-        reads_any = _WHOLE.get(_WHOLE_AS.get(name, name))
-        if reads_any is not None and any(re.fullmatch(reads_any, arg, re.DOTALL) for arg in given):
-            return files
-        if name == "diff" and not all(arg[:1] == "-" or f"/{arg.lstrip('/')}" in files for arg in given):
-            return files  # It compares directories.
-        words += given
-    words += [path for path in analysis.redirects if path is not None]
-    text = "\n".join([command, *words])
-    patterns = [word for word in words if re.search(r"[*?\[{]", word)]
-    if (
-        analysis.is_opaque
-        or None in analysis.redirects
-        or re.search(_ELSEWHERE, text)
-        or any(part in pattern for pattern in patterns for part in _ODD)
-        or any("{" in pattern and "," in pattern for pattern in patterns)
-        or len(patterns) > _MOST_PATTERNS
-        or len(text) > _LONGEST_TEXT
-    ):
+    if words.is_opaque or len(command) > _LONGEST_TEXT or any(each in command for each in _NOT_LITERAL):
         return files
-    globs = [f"*{pattern.lstrip('./')}" for pattern in patterns]
-    return [path for path in files if paths.name(path) in text or any(fnmatchcase(path, glob) for glob in globs)]
+    named = [command]
+    holders = {".", "..", "", *map(paths.name, directories)}
+    for name, args in [*words.commands, ("cat", words.redirects)]:
+        if name not in _READERS and (name is not None or args):
+            return files
+        for arg in args:
+            if arg is None or (name not in _NAMES_ONLY and arg.rstrip("/").rpartition("/")[2] in holders):
+                return files
+            if arg.startswith("-") and (arg.startswith("--") or {*arg} & {*_READS_MORE.get(name or "", "")}):
+                return files
+            named.append(arg)
+    text = "\n".join(named)
+    return [path for path in files if paths.name(path) in text]
 
 
 # --- running ---------------------------------------------------------------------------------------------------------
@@ -337,7 +311,7 @@ def _compare(command: str, view: _View, done: _Run) -> _Changes:
         raise _RefusedError(
             f"Nothing was changed: {display_path(min(turned))} is a file before or after, and a directory"
         )
-    written = {path: content for path, content in done.contents.items() if view.contents.get(path) != content}
+    written = {path: content for path, content in sorted(done.contents.items()) if view.contents.get(path) != content}
     written = {path: content for path, content in written.items() if content != view.marker(path)}
     spoiled = [path for path, content in written.items() if _REPLACEMENT in content]
     texts = (each for each in view.contents.values() if _REPLACEMENT in each and decode(each) is not None)
@@ -360,7 +334,6 @@ def _compare(command: str, view: _View, done: _Run) -> _Changes:
 
 _BATCH_BYTES: Final = 8 * 1024 * 1024
 _BATCH_FILES: Final = 256
-_WRITTEN_AT_ONCE: Final = 16
 _MOST_NOTES: Final = 20
 _NAME_LENGTH: Final = 50
 _NOT_CHANGED: Final = {"remove_directory": "was not removed", "set_mode": "kept its mode"}
@@ -380,8 +353,7 @@ class VirtualShell(WrapperBackend, SandboxBackendProtocol):
     hold. A command that is stopped, or reaches a limit, changes nothing.
 
     A file that others changed meanwhile stays as they left it. What the command wrote is then in a new file beside it,
-    the end of the output names both, nothing is deleted, and the exit code is not 0. A binary file is compared just
-    before it is replaced, not in one step with it.
+    the end of the output names both, nothing is deleted, and the exit code is not 0.
 
     Owners and times of files are not kept, modes where the backend has them. A command that makes links is refused.
 
@@ -485,7 +457,8 @@ class VirtualShell(WrapperBackend, SandboxBackendProtocol):
         words = await in_thread(process.analyze, command)
         wanted: Collection[str] = view.files
         if not view.links:
-            wanted = await in_thread(_find_named, words, command, wanted)
+            directories = [path for path, entry in view.entries.items() if entry.kind == "directory"]
+            wanted = await in_thread(_find_named, words, command, wanted, directories)
         limits = {"max_memory": self._max_memory, "max_commands": self._max_commands}
         limits["max_loop_iterations"] = self._max_commands
         began, waited = time.monotonic(), 0.0
@@ -557,27 +530,51 @@ class VirtualShell(WrapperBackend, SandboxBackendProtocol):
 
     async def _store(self, view: _View, changes: _Changes, notes: list[str]) -> list[str]:
         """Store what changed, deletions last; return what failed. After a failure, nothing is deleted."""
-
-        async def write(path: str) -> str | None:
-            return await self._write(view, path, changes.written[path])
-
-        async def delete(path: str) -> str | None:
-            result = await self.inner.adelete(path, if_match=version(view.contents[path]))
-            if result.ok or result.code is ErrorCode.FILE_NOT_FOUND:
-                return None
-            return _note(path, "was not deleted", error_from(result))
-
         failures = await self._make_directories(changes.made, notes)
-        written = await gather_each(write, changes.written, most=_WRITTEN_AT_ONCE)
-        failures += [note for note in written if note is not None]
+        failures += await self._write(view, changes.written)
         failures += await self._change(changes.modes, ErrorCode.UNSUPPORTED)
         if failures:
             stays = len(changes.deleted) + len(changes.removed)
             return failures + (["[So nothing was deleted or moved away]"] if stays else [])
-        deleted = await gather_each(delete, changes.deleted, most=_WRITTEN_AT_ONCE)
-        failures += [note for note in deleted if note is not None]
+        deletions = [ContentChange(path, None, if_match=version(view.contents[path])) for path in changes.deleted]
+        for outcome in await self._change_files(deletions):
+            if outcome.error != ErrorCode.FILE_NOT_FOUND:
+                failures.append(_note(outcome.path, "was not deleted", item_error(outcome, outcome.error or "")))
         removed = [EntryChange(path, "remove_directory") for path in changes.removed]
         return failures + await self._change(removed, ErrorCode.FILE_NOT_FOUND)
+
+    async def _change_files(self, changes: list[ContentChange]) -> list[FileUploadResponse]:
+        """Make changes in one call; return the outcomes of those that failed."""
+        outcomes = await self.inner.achange_files(changes) if changes else []
+        return [outcome for outcome in outcomes if outcome.error is not None]
+
+    async def _write(self, view: _View, written: Mapping[str, bytes]) -> list[str]:
+        """Write files; those that others changed are written beside. Returns what failed."""
+        changes = [
+            ContentChange(path, content, if_match=version(view.contents[path]) if path in view.entries else None)
+            for path, content in written.items()
+        ]
+        failures: list[str] = []
+        beside: dict[str, str] = {}
+        for outcome in await self._change_files(changes):
+            path = outcome.path
+            if outcome.error in _TAKEN:
+                directory = "/" if outcome.error == ErrorCode.NOT_A_DIRECTORY else paths.parent(path)
+                name = f"{paths.name(path)[:_NAME_LENGTH]}.conflict-{token_hex(4)}"
+                beside[path] = paths.join(directory, name)
+            else:
+                failures.append(_note(path, "was not written", item_error(outcome, outcome.error or "")))
+        copies = [ContentChange(copy, written[path]) for path, copy in beside.items()]
+        lost = {outcome.path: outcome for outcome in await self._change_files(copies)}
+        for path, copy in beside.items():
+            what = "was changed by others meanwhile"
+            if copy in lost:
+                what += ", and what this command wrote is lost"
+                failures.append(_note(path, what, item_error(lost[copy], lost[copy].error or "")))
+            else:
+                where = f"what this command wrote is in {display_path(copy)}"
+                failures.append(f"[{display_path(path)} {what}: {where}]")
+        return failures
 
     async def _make_directories(self, made: list[str], notes: list[str]) -> list[str]:
         """Make empty directories; return what failed. Those that the storage cannot keep are told in `notes`."""
@@ -598,38 +595,6 @@ class VirtualShell(WrapperBackend, SandboxBackendProtocol):
             for change, outcome in zip(changes, outcomes, strict=True)
             if outcome.error not in (None, harmless)
         ]
-
-    async def _write(self, view: _View, path: str, content: bytes) -> str | None:
-        """Write a file, unless others changed it; then write it beside. Returns a note of what failed."""
-        base = version(view.contents[path]) if path in view.entries else None
-        error = await self._write_if(path, content, base)
-        if error is None:
-            return None
-        if error.code not in _TAKEN:
-            return _note(path, "was not written", error)
-        directory = "/" if error.code is ErrorCode.NOT_A_DIRECTORY else paths.parent(path)
-        beside = paths.join(directory, f"{paths.name(path)[:_NAME_LENGTH]}.conflict-{token_hex(4)}")
-        again = await self._write_if(beside, content, None)
-        if again is not None:
-            return _note(path, "was changed by others meanwhile, and what this command wrote is lost", again)
-        where = f"what this command wrote is in {display_path(beside)}"
-        return f"[{display_path(path)} was changed by others meanwhile: {where}]"
-
-    async def _write_if(self, path: str, content: bytes, base: str | None) -> DeepFSError | None:
-        """Write a file that still is the version `base`, or that is not there, for None."""
-        text = decode(content)
-        if text is not None:
-            result = await self.inner.awrite(path, text, if_match=base)
-            return None if result.ok else error_from(result)
-        [present] = await self.inner.adownload_files([path])
-        if present.error == ErrorCode.FILE_NOT_FOUND:
-            is_base = base is None
-        else:
-            is_base = present.error is None and base == version(present.content or b"")
-        if not is_base:
-            return ConflictError(path) if base else AlreadyExistsError(path)
-        [stored] = await self.inner.aupload_files([(path, content)])
-        return None if stored.error is None else item_error(stored, "it cannot be stored")
 
 
 def _check_line_ends(command: str, view: _View) -> None:

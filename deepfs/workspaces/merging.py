@@ -300,12 +300,15 @@ async def _store(
     target: BackendProtocol, changes: Sequence[ContentChange], moves: Mapping[str, str], deleted: Collection[str]
 ) -> dict[str, str | None]:
     """Make changes, in one step where the target can; return what became of each path: None or the code of an error."""
-    # A file may take the place of a directory whose files are deleted, or the other way round.
-    outcomes = await _change(target, sorted(changes, key=lambda change: change.content is not None), all_or_none=True)
-    if not changes or set(outcomes.values()) != {ErrorCode.UNSUPPORTED.value}:
-        return outcomes
+    # A file may take the place of a directory whose files are deleted, or the other way round. One change is always
+    # made in one step, and may still find a directory that an interrupted merge left empty.
+    if len(changes) > 1:
+        in_order = sorted(changes, key=lambda change: change.content is not None)
+        whole = await _change(target, in_order, all_or_none=True)
+        if set(whole.values()) != {ErrorCode.UNSUPPORTED.value}:
+            return whole
     modes = await _find_modes(target, changes, moves)
-    outcomes = {}
+    outcomes: dict[str, str | None] = {}
     for mode in {*modes.values(), None}:
         with use_file_mode(mode):
             outcomes |= await _change(

@@ -8,17 +8,18 @@ already is done.
 
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, Literal, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.errors import ErrorCode
+from deepfs.errors import ErrorCode, NotDirectoryError, NotFoundError
 from deepfs.storage.gathering import in_batches
 from deepfs.text import paths, records
 from deepfs.text.diff import git_diff, merge_texts
-from deepfs.text.entries import EntryChange, files_of
+from deepfs.text.entries import EntryChange, files_of, use_file_mode
 from deepfs.text.lines import decode, version
 from deepfs.types import ContentChange
 from deepfs.workspaces.entries import Entry
@@ -294,11 +295,20 @@ async def _store(
     target: BackendProtocol, changes: Sequence[ContentChange], moves: Mapping[str, str], deleted: Collection[str]
 ) -> dict[str, str | None]:
     """Make changes, in one step where the target can; return what became of each path: None or the code of an error."""
-    # A file may take the place of a directory whose files are deleted, or the other way round.
-    outcomes = await _change(target, sorted(changes, key=lambda change: change.content is not None), all_or_none=True)
-    if not changes or set(outcomes.values()) != {ErrorCode.UNSUPPORTED.value}:
-        return outcomes
-    outcomes = await _change(target, [change for change in changes if change.content is not None])
+    # A file may take the place of a directory whose files are deleted, or the other way round. One change is always
+    # made in one step, and may still find a directory that an interrupted merge left empty.
+    if len(changes) > 1:
+        in_order = sorted(changes, key=lambda change: change.content is not None)
+        whole = await _change(target, in_order, all_or_none=True)
+        if set(whole.values()) != {ErrorCode.UNSUPPORTED.value}:
+            return whole
+    modes = await _find_modes(target, changes, moves)
+    outcomes: dict[str, str | None] = {}
+    for mode in {*modes.values(), None}:
+        with use_file_mode(mode):
+            outcomes |= await _change(
+                target, [each for each in changes if each.content is not None and modes.get(each.path) == mode]
+            )
     stays = {moves[path] for path in moves if outcomes.get(moves[path]) is not None}
     outcomes |= await _change(
         target, [change for change in changes if change.content is None and moves.get(change.path) not in stays]
@@ -308,6 +318,21 @@ async def _store(
         return outcomes
     await _remove_empty_directories(target, deleted)
     return outcomes | await _change(target, again)
+
+
+async def _find_modes(
+    target: BackendProtocol, changes: Sequence[ContentChange], moves: Mapping[str, str]
+) -> dict[str, int]:
+    """The modes that files which are moved have where they are now, where the target has modes."""
+    stored = {change.path for change in changes if change.content is not None}
+    modes: dict[str, int] = {}
+    for source, path in moves.items():
+        if path in stored:
+            with suppress(NotFoundError, NotDirectoryError):
+                for each in (await target.alist_tree(source)).entries:
+                    if each.path == source and each.mode is not None:
+                        modes[path] = each.mode & 0o777
+    return modes
 
 
 async def _change(

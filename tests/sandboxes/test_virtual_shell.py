@@ -231,7 +231,8 @@ async def test_only_what_a_command_may_read_is_brought_in(command: str, fetched:
     module._find_named = lambda words, command, files, directories: files
     try:
         # The files of both were made at other times.
-        assert re.sub(_TIME, "", lazy.output) == re.sub(_TIME, "", (await run(eager, command)).output)
+        answer = await run(eager, command)
+        assert (re.sub(_TIME, "", lazy.output), lazy.exit_code) == (re.sub(_TIME, "", answer.output), answer.exit_code)
     finally:
         module._find_named = everything
     assert await contents(memory) == await contents(other)

@@ -20,6 +20,7 @@ _MODULES: Final = {
     "agents": ("imports", "agents", "state", "skills", "checkpoints"),
     "agents_at_work": ("agents_at_work",),
     "tool_calls": ("tool_calls",),
+    "workspaces": ("workspaces",),
 }
 SCENARIOS: Final = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -143,9 +143,10 @@ def choose_entries(entries: Mapping[str, Entry], chosen: Iterable[str] | None) -
         return {**entries}
     tops = [paths.normalize(path) for path in chosen]
     found = {path for path in entries for top in tops if path == top or paths.is_beneath(path, top)}
-    for path, entry in entries.items():
-        if entry.source is not None and entry.source in entries and {path, entry.source} & found:
-            found |= {path, entry.source}
+    moves = [{path, entry.source} for path, entry in entries.items() if entry.source in entries]
+    # A file may have been moved to where another was moved from.
+    while more := {end for move in moves if move & found for end in move if end is not None} - found:
+        found |= more
     return {path: entries[path] for path in found}
 
 
@@ -282,12 +283,11 @@ async def _keep_sides(
     kept: dict[str, list[str]] = {path: [] for path in sides}
     copies: dict[str, ContentChange] = {}
     for path, content, places in wanted:
-        for place in places:
-            if place not in entries and there[place] in (None, content):
-                kept[path].append(place)
-                if there[place] is None:
-                    copies[place] = ContentChange(place, content)
-                break
+        free = [place for place in places if place not in entries and there[place] in (None, content)]
+        for place in sorted(free, key=lambda place: there[place] is None)[:1]:
+            kept[path].append(place)
+            if there[place] is None:
+                copies[place] = ContentChange(place, content)
     return kept, [*copies.values()]
 
 

@@ -186,6 +186,8 @@ class _Program:
         if theirs != their_after:
             side.below.is_touched = True
             self.note_above(side.below, side)
+        if mine != my_after:
+            self.note_above(side, None)
         if strategy != "refuse" or not result.conflicts:
             for path in result.merged:
                 side.bases.pop(path, None)

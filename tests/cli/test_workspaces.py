@@ -146,7 +146,7 @@ def test_a_workspace_of_another_account_opens_nothing(
 
 
 @pytest.mark.parametrize(
-    "record", ['{"lower": "file:///", "id": "0"}', '{"lower": 1}', "[" * 100_000, "", '{"lower": "x"}\n{}', "\0"]
+    "record", ['{"lower": "file:///", "id": "0"}', '{"lower": 1}', "[" * 100_000, "", '{"lower": "x"}\n{}', "\x01"]
 )
 def test_forged_records_are_refused(record: str) -> None:
     deepfs("write", "sqlite:///work.db#/workspace.json", record)

@@ -18,6 +18,7 @@ _MODULES: Final = {
     "differences": ["diff", "patch", "history", "restore", "undo", "watch"],
     "listing": ["ls", "tree", "du", "stat"],
     "searching": ["find", "glob", "grep"],
+    "workspaces": ["discard", "fork", "merge", "snapshot", "snapshots"],
 }
 """The commands of each module. A command is the object of that name in it."""
 _HOMES: Final = {command: module for module, commands in _MODULES.items() for command in commands}

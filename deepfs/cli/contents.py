@@ -18,7 +18,6 @@ from anyio import to_thread
 
 from deepfs.backends._trees import kind_at, list_present
 from deepfs.cli.session import (
-    MACHINE,
     AddressedPlace,
     Session,
     address_argument,
@@ -31,6 +30,7 @@ from deepfs.cli.session import (
     json_option,
     reason_text,
 )
+from deepfs.config.urls import MACHINE
 from deepfs.errors import BinaryFileError, DeepFSError, ErrorCode, error_about, quote
 from deepfs.text import paths
 from deepfs.text.entries import EntryChange, Relation, relation

@@ -22,6 +22,7 @@ from deepfs.cli.session import (
     json_option,
     not_empty,
     run_command,
+    snapshots_option,
 )
 from deepfs.errors import DeepFSError, ErrorCode, quote
 from deepfs.storage.gathering import gather_each, in_batches
@@ -91,15 +92,38 @@ async def _place_patch(place: AddressedPlace, patch: FilePatch) -> FilePatch:
 
 @click.command()
 @click.argument("old", type=ADDRESS, metavar="ADDRESS", callback=not_empty)
-@click.argument("new", type=ADDRESS, metavar="ADDRESS", callback=not_empty)
+@click.argument("new", type=ADDRESS, metavar="[ADDRESS]", required=False, callback=not_empty)
 @click.option("-q", "--brief", is_flag=True, help="Write only which files differ.")
+@snapshots_option
 @json_option
 @in_session(trouble=2, pages=True)
-async def diff(session: Session, old: str, new: str, brief: bool) -> None:
-    """Compare two files or two trees.
+async def diff(session: Session, old: str, new: str | None, brief: bool, storage: str | None) -> None:
+    """Compare two files or two trees; show what a workspace changed; compare a tree with a snapshot.
+
+    \b
+    With one ADDRESS, that is a workspace, or a place in one; a path is its SQLite file.
+    With --in STORAGE, the arguments are a tree and the name of a snapshot of it.
 
     The exit status is 0 if they are the same, 1 if not, and 2 after an error.
     """
+    if storage is not None:
+        if new is None or brief or session.as_json:
+            raise ValueError("--in goes with a tree and the name of a snapshot, and without -q and --json")
+        _write_diff(session, await (await session.snapshots(old, storage)).adiff(new))
+        return
+    if new is None:
+        place, workspace = await session.workspace(old)
+        if not brief and not session.as_json:
+            _write_diff(session, await workspace.adiff(place.path))
+            return
+        for change in await workspace.achanges(place.path):
+            session.status = 1
+            if session.as_json:
+                session.json(change)
+            else:
+                came = f"  (from {session.screen.name(change.moved_from)})" if change.moved_from else ""
+                session.screen.line(f"{change.kind:<8} {session.screen.name(change.path)}{came}")
+        return
     first, second = _Side(await session.place(old)), _Side(await session.place(new))
     await first.list()
     await second.list()
@@ -112,6 +136,11 @@ async def diff(session: Session, old: str, new: str, brief: bool) -> None:
                 session.status = 1
                 sides = (first.title(name), before), (second.title(name), after)
                 _write_difference(session, *sides, brief=brief, is_alone=not name, runs=runs)
+
+
+def _write_diff(session: Session, diff: str) -> None:
+    session.status = int(bool(diff))
+    session.screen.diff(diff)
 
 
 class _Side:
@@ -244,12 +273,29 @@ async def history(session: Session, address: str, version: int | None, compares:
 
 @click.command()
 @address_argument
-@click.argument("version", type=int)
+@click.argument("version", metavar="VERSION|NAME")
+@snapshots_option
+@click.option("--only", metavar="PATH", multiple=True, help="A file or directory of the snapshot. May be repeated.")
+@json_option
 @in_session()
-async def restore(session: Session, address: str, version: int) -> None:
-    """Give a file the content of an earlier version, which `history` lists."""
+async def restore(session: Session, address: str, version: str, storage: str | None, only: tuple[str, ...]) -> None:
+    """Give a file the content of an earlier version, which `history` lists; or make a tree what a snapshot has.
+
+    With --in STORAGE, the arguments are a tree and the name of a snapshot. The tree as it was is kept as another one.
+    """
+    if storage is not None:
+        restored = await (await session.snapshots(address, storage)).arestore(version, chosen=only or None)
+        if session.as_json:
+            session.json(restored)
+        for path in () if session.as_json else restored.changed:
+            session.screen.line(f"{session.screen.name(path)}: restored")
+        for path, code in restored.refused.items():
+            session.report(f"{quote(path)}: {error_text(code)}")
+        return
+    if only or not version.isdecimal():
+        raise click.UsageError("a version is a number; the name of a snapshot goes with --in STORAGE")
     place, backend = await _open_history(session, address)
-    result = await backend.arestore(place.path, version)
+    result = await backend.arestore(place.path, int(version))
     if session.check(result, place):
         session.screen.line(f"{session.screen.name(place.address.shown)}: version {version} restored")
 

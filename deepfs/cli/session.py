@@ -8,7 +8,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Seque
 from contextlib import AsyncExitStack, aclosing, contextmanager, suppress
 from functools import wraps
 from stat import S_ISREG
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
+from urllib.parse import quote as quote_url
 from urllib.parse import unquote
 
 import anyio
@@ -22,19 +23,21 @@ from deepfs._drivers import BACKENDS
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.cli.screen import Screen, discard_output, safe
 from deepfs.config.trees import load_tree, open_backend
-from deepfs.config.urls import TREE, Address, parse_address, split_database
+from deepfs.config.urls import MACHINE, TREE, WORKSPACE, Address, parse_address, split_database
+from deepfs.config.workspaces import make_absolute, url_of_tree
 from deepfs.errors import DeepFSError, ErrorCode, quote
 from deepfs.storage.gathering import gather
 from deepfs.text import paths
 from deepfs.types import Result, error_from
+
+if TYPE_CHECKING:
+    from deepfs.workspaces import OverlayBackend, Snapshots
 
 BACKEND_VARIABLE: Final = "DEEPFS_ON"
 """The variable of the environment that stands for the option `--on`."""
 VARIABLES_VARIABLE: Final = "DEEPFS_ENV"
 """The variable of the environment that stands for the options `--env`: names with spaces between them."""
 
-MACHINE: Final = "file:///"
-"""The URL of the backend of this machine's paths."""
 INTERRUPTED: Final = 130
 PIPE_CLOSED: Final = 141
 _SIGNALS: Final = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
@@ -132,6 +135,48 @@ class Session:
             )
             self._open[address.url] = backend
         return AddressedPlace(backend, paths.normalize(address.path), address)
+
+    def locate_tree(self, place: AddressedPlace) -> str:
+        """The URL of the whole tree at a place, with absolute paths. Raises ValueError for a part of a backend."""
+        return url_of_tree(place.address, self._directory)
+
+    async def tree(self, text: str) -> AddressedPlace:
+        """Open a whole tree: a directory of this machine is one, too. Raises ValueError for a part of a backend."""
+        place = await self.place(text)
+        url = self.locate_tree(place)
+        if paths.normalize(place.address.path) == "/":
+            return place
+        listing = await place.backend.als(place.path)
+        if not listing.ok:
+            raise error_from(listing).with_paths(place.display)
+        return (await self.place(f"{url}#/"))._replace(address=Address(url, "/", "/"))
+
+    async def workspace(self, text: str) -> "tuple[AddressedPlace, OverlayBackend]":
+        """Open a workspace, of which a path without a scheme is the database, and a place in it."""
+        from deepfs.workspaces import OverlayBackend
+
+        is_file = text and "://" not in text and self.on is None
+        place = await self.place(self.absolute_workspace(text) if is_file else text)
+        if not isinstance(place.backend, OverlayBackend):
+            raise ValueError(f"{place.address.shown} is in no workspace; `deepfs fork` makes one")
+        return place, place.backend
+
+    async def snapshots(self, tree: str, storage: str, *, keep: int | None = None) -> "Snapshots":
+        """The snapshots of a tree that lie in a storage, which may be a directory of the tree."""
+        from deepfs.workspaces import Snapshots
+
+        source, kept = await self.tree(tree), await self.place(storage, creates=True)
+        if kept.address.url == MACHINE:
+            top = parse_address(tree, within=self.on, directory=self._directory)
+            if top.url == MACHINE and paths.is_beneath(kept.path, top.path):
+                inside = kept.path[len(top.path.rstrip("/")) :]
+                return Snapshots(source.backend, source.backend, directory=inside, keep=keep)
+        return Snapshots(source.backend, kept.backend, directory=kept.path, keep=keep)
+
+    def absolute_workspace(self, text: str) -> str:
+        """The address of a workspace, with absolute paths, that a user may have given as the path of its database."""
+        address = text if "://" in text else f"{WORKSPACE}sqlite:///{quote_url(text)}"
+        return make_absolute(address, self._directory)
 
     def titles(self, places: list[AddressedPlace]) -> list[str]:
         """What each place is called beside the others: with the URL, if they are of several backends."""
@@ -304,6 +349,9 @@ ADDRESS: Final = _Address()
 json_option: Final = click.option("--json", is_flag=True, help="Write JSON, one value a line.")
 hidden_option: Final = click.option(
     "-a", "--all", "hidden", is_flag=True, help="Show names that start with a dot, too."
+)
+snapshots_option: Final = click.option(
+    "--in", "storage", metavar="STORAGE", help="The address of the directory that holds the snapshots."
 )
 if_match_option: Final = click.option("--if-match", metavar="VERSION", help="Only if the file has this version.")
 address_argument: Final = click.argument("address", type=ADDRESS, metavar="ADDRESS", callback=not_empty)

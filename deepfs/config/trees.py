@@ -38,7 +38,8 @@ from msgspec import Struct, ValidationError, convert, field
 from msgspec.structs import replace
 
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.config.urls import TREE, open_url, with_options
+from deepfs.config.urls import TREE, WORKSPACE, open_url, with_options
+from deepfs.config.workspaces import CHANGES, read_own_record
 from deepfs.sync import in_thread
 
 __all__ = ["TreeConfig", "load_tree", "open_backend", "open_tree"]
@@ -191,7 +192,8 @@ async def open_backend(
     """Open the backend that a URL names, or the tree of a TOML file, and close it at the end.
 
     Args:
-        url: The URL, without a path in the backend, or `tree://FILE`; `deepfs.config.urls` lists the kinds.
+        url: The URL, without a path in the backend, `tree://FILE`, or `workspace+URL`; `deepfs.config.urls` lists the
+            kinds.
         directory: The directory that relative paths in it start at; by default the current one.
         creates: Whether the database of a URL may be made where there is none; those of a tree may be.
         variables: The names of the variables of the environment that the TOML file may use; files that it names in turn
@@ -213,7 +215,15 @@ async def open_backend(
 async def _open(
     url: str, directory: str, *, creates: bool = True, variables: Collection[str] = (), inside: tuple[str, ...] = ()
 ) -> AsyncIterator[BackendProtocol]:
-    """Open a backend that is a part of the trees of the files `inside`."""
+    """Open a backend that is a part of the trees of the files, and of the workspaces, `inside`."""
+    if url.startswith(WORKSPACE):
+        async with open_url(url.removeprefix(WORKSPACE), directory=directory, creates=False) as storage:
+            record = await read_own_record(storage)
+            if record.id in inside:
+                raise ValueError("this workspace is a part of itself")
+            async with _open(record.lower, "/", creates=False, inside=(*inside, record.id)) as lower:
+                yield await in_thread(partial(_overlay, lower, storage))
+        return
     if not url.startswith(TREE):
         async with open_url(url, directory=directory, creates=creates) as backend:
             yield backend
@@ -224,6 +234,12 @@ async def _open(
         raise ValueError(f"{file}: this tree is a part of itself")
     async with _open_tree(await load_tree(file, variables=variables), (*inside, real)) as backend:
         yield backend
+
+
+def _overlay(lower: BackendProtocol, storage: BackendProtocol) -> BackendProtocol:
+    from deepfs.workspaces import OverlayBackend
+
+    return OverlayBackend(lower, storage, directory=CHANGES)
 
 
 def _join(

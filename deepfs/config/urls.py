@@ -9,6 +9,7 @@
     store+sqlite:///store.db?namespace=ada         the files in a LangGraph store
     checkpoint+sqlite:///runs.db?thread=1#/a.md    the files in the state of a LangGraph thread, to be read only
     tree://deepfs.toml#/memories                   a path in the tree that a TOML file describes
+    workspace+sqlite:///work.db#/notes             a path in a workspace, whose changes are in the backend of the URL
 
 Only what has `://` is a URL: a file may have any name. What stands before `#` names the backend, what stands behind it
 the path. Without `#`, the path of a URL that names a place in a hierarchy (file, object stores, fsspec) is the path,
@@ -37,6 +38,10 @@ __all__ = ["TREE", "Address", "inert_serializer", "open_url", "parse_address", "
 
 TREE: Final = "tree://"
 """The beginning of the URL of a tree that a TOML file describes; the path of the file follows."""
+WORKSPACE: Final = "workspace+"
+"""The beginning of the URL of a workspace; the URL of the backend that holds its changes follows."""
+MACHINE: Final = "file:///"
+"""The URL of the backend of this machine's paths."""
 _FLAT: Final = frozenset({"memory", "sqlite", "postgres", "postgresql", "redis", "rediss", "unix"})
 """Schemes whose URL has no path in the storage."""
 
@@ -70,7 +75,7 @@ def parse_address(text: str, *, within: str | None = None, directory: str = "/")
     if "://" not in text:
         if within is not None:
             return Address(within, text, text)
-        return Address("file:///", _absolute(text, directory), text)
+        return Address(MACHINE, _absolute(text, directory), text)
     url, fragment, path = text.partition("#")
     if fragment:
         return Address(url, path or "/", path or "/")
@@ -80,7 +85,7 @@ def parse_address(text: str, *, within: str | None = None, directory: str = "/")
     if scheme == "file":
         location, _, options = rest.partition("?")
         location = unquote(location.removeprefix("localhost") if location.startswith("localhost/") else location)
-        return Address("file:///" + (f"?{options}" if options else ""), _absolute(location, directory), location)
+        return Address(MACHINE + (f"?{options}" if options else ""), _absolute(location, directory), location)
     location, mark, options = rest.partition("?")
     host, _, path = location.partition("/")
     return Address(f"{scheme}://{host}{mark}{options}", f"/{path}", f"{scheme}://{location}")

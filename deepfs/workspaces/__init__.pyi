@@ -1,3 +1,5 @@
+from deepfs.workspaces.archives import export_zip as export_zip
+from deepfs.workspaces.archives import import_zip as import_zip
 from deepfs.workspaces.merging import MergeConflict as MergeConflict
 from deepfs.workspaces.merging import MergeResult as MergeResult
 from deepfs.workspaces.merging import WorkspaceChange as WorkspaceChange

@@ -29,7 +29,7 @@ def _command_and_output(text: str) -> tuple[str, str]:
 
 @pytest.mark.parametrize(
     ("page", "examples"),
-    [("docs/quickstart.md", 9), ("docs/command-line.md", 0), ("docs/agent-command.md", 0)],
+    [("docs/quickstart.md", 9), ("docs/command-line.md", 0), ("docs/agent-command.md", 0), ("docs/workspaces.md", 0)],
 )
 def test_commands_print_what_the_page_says(
     page: str, examples: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -50,6 +50,10 @@ def _run(commands: list[str], directory: Path) -> list[str]:
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m deepfs "$@"\n')
     program.chmod(0o755)
     script = "".join(f"{command}\necho {_MARK}\n" for command in commands)
-    env = {**os.environ, "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}"}
+    env = {
+        **os.environ,
+        "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}",
+        "XDG_STATE_HOME": str(directory / "state"),
+    }
     done = subprocess.run(["bash"], input=script, env=env, text=True, check=True, stdout=-1, stderr=subprocess.STDOUT)
     return done.stdout.split(f"{_MARK}\n")[:-1]

@@ -89,6 +89,27 @@ def test_the_answer_is_the_output_and_all_else_is_beside_it(agent: Agent) -> Non
     assert "    1\t1. Think\n" in verbose
 
 
+STAGED = """
+[[turn]]
+calls = [{ name = "write_file", args = { file_path = "/new.md", content = "new" } }]
+
+[[turn]]
+calls = [{ name = "commit_changes", args = {} }]
+
+[[turn]]
+text = "done"
+"""
+
+
+def test_staged_changes_ask_once_at_the_commit(agent: Agent) -> None:
+    err = agent.run("x", "--staged", script=STAGED, status=3)[1]
+    assert "not approved: commit_changes" in err
+    assert "not approved: write_file" not in err
+    assert not (agent.files / "new.md").exists()
+    agent.run("x", "--staged", "--yes", script=STAGED)
+    assert (agent.files / "new.md").read_text() == "new"
+
+
 def test_nothing_is_approved_silently(agent: Agent) -> None:
     out, err = agent.run("tidy", status=3)
     assert out.endswith("is **tidy**.\n")

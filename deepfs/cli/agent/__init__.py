@@ -17,6 +17,7 @@ import click
 )
 @click.option("--trust", is_flag=True, help="Let the TOML file weaken approvals and say how the model is reached.")
 @click.option("-y", "--yes", is_flag=True, help="Approve all calls of tools.")
+@click.option("--staged", is_flag=True, help="Keep changes of files apart until the agent commits them, and ask then.")
 @click.option("--json", "as_json", is_flag=True, help="Write events as JSON, one a line.")
 @click.option("-q", "--quiet", is_flag=True, help="Write nothing but what the agent says, and ask nobody.")
 @click.option("-v", "--verbose", is_flag=True, help="Show arguments and results of calls, and tracebacks.")

@@ -155,6 +155,8 @@ class ThreadLock:
 
 ASKED: Final = ("write_file", "edit_file", "delete", "execute")
 """The tools before which a person is asked, unless settings say otherwise; they include others with their effects."""
+_STAGED: Final = frozenset({"write_file", "edit_file", "delete", "move"})
+"""The tools whose effect can be staged."""
 _TUNING: Final = frozenset({"max_retries", "max_tokens", "seed", "stop", "temperature", "timeout", "top_k", "top_p"})
 """Options of a model that do not say where it is reached, nor what is sent along."""
 
@@ -170,6 +172,7 @@ class AgentOptions(Struct, kw_only=True):
     trust: bool = False
     model: str | None = None
     yes: bool = False
+    staged: bool = False
     as_json: bool = False
     quiet: bool = False
     verbose: bool = False
@@ -260,13 +263,19 @@ def _default_model() -> str:
     return f"anthropic:{DEFAULT_MODEL}"
 
 
-def _interrupt_on(settings: AgentSettings, *, yes: bool) -> dict[str, Any]:
-    """The tools that ask. If all calls are approved, they are the same, since threads name them, but none asks."""
-    never: dict[str, Any] = {"when": lambda request: False} if yes else {}
+def _interrupt_on(settings: AgentSettings, options: AgentOptions) -> dict[str, Any]:
+    """The tools that ask. If all calls are approved, they are the same, since threads name them, but none asks.
+
+    Of staged changes, only the commit asks.
+    """
+    never: dict[str, Any] = {"when": lambda request: False} if options.yes else {}
+    given = settings.answers
+    if options.staged:
+        given = {name: answers for name, answers in given.items() if name not in _STAGED} | {"commit_changes": True}
     every = ["approve", "edit", "reject", "respond"]
     return {
         name: {"allowed_decisions": every if answers is True else answers, **never} if answers else False
-        for name, answers in settings.answers.items()
+        for name, answers in given.items()
     }
 
 
@@ -292,7 +301,8 @@ def _graph(
         memory=settings.memory,
         skills=settings.skills or None,
         permissions=rules,
-        interrupt_on=_interrupt_on(settings, yes=options.yes),
+        interrupt_on=_interrupt_on(settings, options),
+        staged=options.staged,
         backend=backend,
         checkpointer=threads.saver,
     )

@@ -223,8 +223,8 @@ for number, change in ipairs(changes) do
     end
 end
 
--- What the server may refuse, it refuses here, where nothing is changed yet: it has no memory left, which counts for the
--- first command that needs some, or the account may not use one of the commands below.
+-- What the server may refuse, it refuses here, where nothing is changed yet: it has no memory left, which counts for
+-- the first command that needs some, or the account may not use one of the commands below.
 redis.call('ZADD', outcome, 'XX', 0, '')
 redis.call('ZREM', outcome, '')
 redis.call('XADD', outcome, 'NOMKSTREAM', '*', 'watched', '')

@@ -175,10 +175,11 @@ def create_deep_agent(
 
         files = hide_forks(files)
         own = [isinstance(spec, Mapping) and "backend" in spec for spec in specs]
-        subagents = [
+        hidden: list[Any] = [
             {**spec, "backend": hide_forks(resolve_backend(spec["backend"]))} if has_own else spec
             for spec, has_own in zip(specs, own, strict=True)
         ]
+        subagents = hidden
     parts = _Parts(
         model=chat_model,
         profile=profile,

@@ -161,8 +161,7 @@ def create_deep_agent(
     upper = None if staged is None or isinstance(staged, bool) else resolve_backend(staged)
     rules, files = check_rules(permissions or ()), resolve_backend(backend)
     staging: list[Middleware] = []
-    specs: Sequence[Any] = subagents or ()
-    if staged is True or upper is not None:
+    if stages := staged is True or upper is not None:
         if any(isinstance(each, FilesystemMiddleware) for each in middleware):
             raise ValueError("staged: pass the files as backend, and no FilesystemMiddleware")
         from deepfs.middleware.staging import StagedBackend, StagingMiddleware
@@ -170,10 +169,17 @@ def create_deep_agent(
         files = staged_files = StagedBackend(files, upper)
         staging = [StagingMiddleware(staged_files, rules)]
         interrupt_on = {"commit_changes": True, **(interrupt_on or {})}
-    elif any("isolation" in spec for spec in specs if isinstance(spec, Mapping)):
+    specs: Sequence[Any] = subagents or ()
+    if stages or any("isolation" in spec for spec in specs if isinstance(spec, Mapping)):
         from deepfs.middleware.staging import hide_forks
 
         files = hide_forks(files)
+        own = [isinstance(spec, Mapping) and "backend" in spec for spec in specs]
+        hidden: list[Any] = [
+            {**spec, "backend": hide_forks(resolve_backend(spec["backend"]))} if has_own else spec
+            for spec, has_own in zip(specs, own, strict=True)
+        ]
+        subagents = hidden
     parts = _Parts(
         model=chat_model,
         profile=profile,

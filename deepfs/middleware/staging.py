@@ -114,6 +114,20 @@ class StagedBackend(WrapperBackend):
         owner = f"run {ids.run}" if ids.thread is None else f"thread {ids.thread}"
         return paths.join(WORKSPACES, version(owner))
 
+    async def claim(self, workspace: OverlayBackend, changes: Iterable[WorkspaceChange]) -> None:
+        """Keep other calls of the same turn from changes of files that are about to be merged.
+
+        In a state, such a change would keep a merged file here, over what was below before the merge.
+
+        Raises:
+            DeepFSError: Another call of this turn has changed such a file. The merge can be made in the next turn.
+        """
+        if isinstance(self.upper, StateBackend):
+            entries = StoredEntries(self.upper, workspace.directory)
+            ends = {end for each in changes for end in (each.path, each.moved_from) if end is not None}
+            found = await entries.get([*ends])
+            await entries.put(found, found)
+
     async def forks(self) -> list[str]:
         """The ids of the forks of the thread that have changes."""
         listing = await self.upper.als(self._directory())
@@ -267,14 +281,18 @@ async def _merge(
 ) -> str:
     """Merge changes, of those that a person was asked about only what the person saw; return the text of the result."""
     shown, changes = shown_versions(), await _choose(workspace, staged, chosen)
-    unseen = [] if shown is None else [each.path for each in changes if shown.get(each.path) != _version_of(each)]
-    result = await workspace.amerge(paths=[each.path for each in changes if each.path not in unseen], strategy=strategy)
+    unseen = [] if shown is None else _find_unseen(changes, shown)
+    seen = [each for each in changes if each.path not in unseen]
+    await staged.claim(workspace, seen)
+    result = await workspace.amerge(paths=[each.path for each in seen], strategy=strategy)
     done = [each.path for each in changes if each.path in result.merged]
     rows = [
         f"Merged {len(done):,} of {len(changes):,} changed files: {_list(done)}." if done else "Nothing was merged."
     ]
     if unseen:
-        rows.append(f"Changed after a person was asked, and not merged: {_list(unseen)}.")
+        rows.append(
+            f"Not merged, since a person was asked about other versions of these or of files there: {_list(unseen)}."
+        )
     for conflict in result.conflicts:
         kept = f" Both versions: {_list(conflict.kept)}." if conflict.kept else ""
         rows.append(f"Conflict in {display_path(conflict.path)}: others changed it too, and it stays as it was.{kept}")
@@ -284,8 +302,20 @@ async def _merge(
     return "\n".join(rows)
 
 
+def _find_unseen(changes: Sequence[WorkspaceChange], shown: Mapping[str, str]) -> list[str]:
+    """The changes that a person did not see as they are, and those that are not merged without one of these."""
+    unseen: dict[str, WorkspaceChange] = {}
+    found = [each for each in changes if shown.get(each.path) != _version_of(each)]
+    while found:
+        unseen |= {each.path: each for each in found}
+        ends = {end for each in unseen.values() for end in (each.path, each.moved_from) if end is not None}
+        tied = ends.union(*map(paths.ancestors, ends))
+        found = [each for each in changes if each.path not in unseen and tied & {each.path, each.moved_from}]
+    return [*unseen]
+
+
 def _version_of(change: WorkspaceChange) -> str:
-    return f"{change.version or ABSENT} {change.moved_from or ''}"
+    return f"{change.version or ABSENT} {change.base_version or ABSENT} {change.moved_from or ''}"
 
 
 async def _discard(workspace: OverlayBackend, staged: StagedBackend, chosen: Sequence[str] | None) -> str:
@@ -363,9 +393,10 @@ def _preview_of(staged: StagedBackend, rules: Sequence[FilesystemPermission]) ->
     denied = [rule for rule in rules if rule.mode == "deny"]
 
     async def make(page: PreviewPage, _: BackendProtocol, arguments: Mapping[str, Any]) -> None:
+        page.versions["/"] = ABSENT  # If this fails, the person has seen nothing, and so nothing is merged.
         workspace = await _find(staged, arguments.get("fork_id"))
         changes = await _choose(workspace, staged, arguments.get("paths"))
-        page.versions |= {change.path: _version_of(change) for change in changes} or {"/": ABSENT}
+        page.versions |= {change.path: _version_of(change) for change in changes}
         page.extend(*_WHOLE)
         await _show(page, workspace, changes, denied)
 

@@ -342,7 +342,7 @@ class OverlayBackend(StorageBackend, SyncCommands):
         self.lower: BackendProtocol = as_backend(lower)
         self.upper: BackendProtocol | None = None if upper is None else as_backend(upper)
         self._entries: Entries = HeldEntries() if self.upper is None else StoredEntries(self.upper, directory)
-        self._directory = directory
+        self.directory: str = directory
         self._place: Hashable = None
         self._make_sandbox = commands
         below = self.lower.capabilities
@@ -378,7 +378,7 @@ class OverlayBackend(StorageBackend, SyncCommands):
     @asynccontextmanager
     async def _hold_stored(self, *held: str) -> AsyncIterator[None]:
         if self._place is None and self.upper is not None:
-            self._place = (await self.upper.astorage_place(self._directory)).keys
+            self._place = (await self.upper.astorage_place(self.directory)).keys
         async with super()._hold(*held):
             yield
 

@@ -85,7 +85,7 @@ async def test_all_keys_of_a_tree_lie_in_one_slot(redis_server: RedisServer, nam
         await anext(events)
         assert (await backend.awrite("/a/{b}/}c", "x")).ok
         assert (await backend.awrite("/d", "x")).ok
-        tag = f"{{in-one-slot:{backend._namespace()}}}:"
+        tag = f"{{in-one-slot:{backend._namespace().replace(':', '%3A')}}}:"
         found = await raw(RedisKeys(redis_server, ""), "KEYS", f"{tag}*")
         assert {key.decode().removeprefix(tag).partition(":")[0] for key in found} == {"f", "names", "changes", "made"}
         assert {slot(key) for key in found} == {slot(Keys("in-one-slot", backend._namespace()).names)}
@@ -102,6 +102,15 @@ async def test_namespaces_and_prefixes_are_apart(backend: RedisBackend, keys: Re
         async with other:
             assert (await other.als("/")).entries == []
             assert (await other.aread("/a")).code == "file_not_found"
+
+
+async def test_a_prefix_and_a_namespace_with_colons_are_no_other_tree(keys: RedisKeys) -> None:
+    async with (
+        RedisBackend(keys.server.url, "alice", prefix=f"{keys.namespace}:x") as theirs,
+        RedisBackend(keys.server.url, "x:alice", prefix=keys.namespace) as other,
+    ):
+        assert (await theirs.awrite("/secret", "s")).ok
+        assert (await other.aread("/secret")).code == "file_not_found"
 
 
 async def test_outcomes_of_changes_are_removed(backend: RedisBackend, keys: RedisKeys) -> None:
@@ -555,6 +564,30 @@ async def test_what_the_server_refuses_is_told_by_its_reason(keys: RedisKeys, na
     async with RedisBackend(url, keys.namespace, retries=RetryPolicy(attempts=1)) as backend:
         for result in (await backend.awrite("/a", "x"), await backend.aread("/a"), await backend.agrep("x")):
             assert (result.code, result.error) == (code, f"Error: {error}")
+
+
+@pytest.mark.parametrize("command", ["hset", "zadd", "xadd", "zrem", "unlink", "pexpire"])
+async def test_an_account_that_lacks_a_command_changes_nothing(
+    backend: RedisBackend, keys: RedisKeys, command: str
+) -> None:
+    """Scripts are not rolled back where a command is refused."""
+    assert (await backend.awrite("/a", "before")).ok
+    events = backend.awatch()
+    await anext(events)
+    await raw(keys, "ACL", "SETUSER", "lacking", "reset", "on", ">x", "~*", "+@all", f"-{command}")
+    url = f"unix://lacking:x@{keys.server.socket}?db=0"
+    async with RedisBackend(url, keys.namespace, expires_after=60) as lacking:
+        for result in (
+            await lacking.awrite("/b", "x"),
+            await lacking.awrite("/a", "x", overwrite=True),
+            await lacking.amove("/a", "/c"),
+            await lacking.adelete("/a"),
+        ):
+            assert (result.code, result.error) == ("permission_denied", "Error: The server refused access")
+    await events.aclose()
+    assert (await backend.aread("/a")).unwrap().content == "before"
+    assert await raw(keys, "ZRANGE", f"{keys.tag}names", 0, -1) == [b"/a"]
+    assert set(await raw(keys, "KEYS", f"{keys.tag}f:*")) == {f"{keys.tag}f:/a".encode()}
 
 
 def test_the_address_shows_no_secret() -> None:

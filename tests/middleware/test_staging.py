@@ -232,6 +232,16 @@ def test_parallel_changes_of_one_file_are_refused_at_once_and_not_lost(invoke: I
     assert "two" in files.read("/a").unwrap().content
 
 
+def test_of_a_commit_and_an_edit_in_one_turn_one_is_made(invoke: Invoke) -> None:
+    """Otherwise what is left of the edit conflicts with the merge of the same turn."""
+    files = MemoryBackend(files={"/a": "1\n"})
+    both = Turn(calls=[*edit("/a", "2", "3").calls, *commit().calls])
+    turns = [edit("/a", "1", "1\n2"), both, edit("/a", "1", "0"), commit()]
+    state = invoke(create_deep_agent(model(*turns), backend=files, staged=True, interrupt_on=UNASKED), GO)
+    assert [message.status for message in results(state)[1:3]].count("error") == 1
+    assert texts(files) in [{"/a": "0\n2\n"}, {"/a": "0\n3\n"}]
+
+
 def test_what_middleware_keeps_for_itself_is_committed_only_by_name(invoke: Invoke) -> None:
     files = MemoryBackend()
     turns = [write("/large_tool_results/1", "x"), Turn(calls=[Call("review_changes")]), commit()]
@@ -328,8 +338,58 @@ def test_only_what_a_person_saw_is_merged(invoke: Invoke, tmp_path: Path) -> Non
     invoke(other, GO, THREAD)
     state = invoke(first, decide({"type": "approve"}), THREAD)
     [answer] = answers(state, "commit_changes")
-    assert answer == "Merged 1 of 3 changed files: /a.\nChanged after a person was asked, and not merged: /b, /c."
+    assert answer.splitlines() == [
+        "Merged 1 of 3 changed files: /a.",
+        "Not merged, since a person was asked about other versions of these or of files there: /b, /c.",
+    ]
     assert texts(files) == {"/a": "1"}
+
+
+def agents_of_one_thread(files: BackendProtocol, root: Path, *turns: Any) -> tuple[Any, Callable[..., Any]]:
+    """An agent, and what makes another one that changes what the thread has staged."""
+    shared: Any = {"backend": files, "staged": SqliteBackend(root / "staged.db")}
+    first = create_deep_agent(
+        model(*turns), checkpointer=InMemorySaver(), interrupt_on={"commit_changes": True}, **shared
+    )
+    return first, lambda *others: create_deep_agent(model(*others), interrupt_on=UNASKED, **shared)
+
+
+def test_a_person_who_was_shown_nothing_has_nothing_merged(invoke: Invoke, tmp_path: Path) -> None:
+    files = MemoryBackend()
+    first, other = agents_of_one_thread(files, tmp_path, commit(paths=["/x"]))
+    assert "nothing is changed at /x" in description(invoke(first, GO, THREAD))
+    invoke(other(write("/x", "1")), GO, THREAD)
+    invoke(first, decide({"type": "approve"}), THREAD)
+    assert texts(files) == {}
+
+
+DELETE = Turn(calls=[Call("delete", {"file_path": "/x"})])
+DISCARD = Turn(calls=[Call("discard_changes")])
+MOVE = Turn(calls=[Call("move", {"source": "/x", "destination": "/y"})])
+
+
+@pytest.mark.parametrize(
+    ("shown", "later"),
+    [
+        (DELETE, [write("/x/y", "unseen")]),
+        (write("/x", "new"), [DISCARD, MOVE, write("/x", "new")]),
+        (MOVE, [write("/x", "unseen")]),
+        (DELETE, [DISCARD, DELETE]),
+    ],
+    ids=["beneath", "moved-away", "in-place-of-moved", "of-another-version"],
+)
+def test_what_a_person_saw_is_not_merged_with_what_they_did_not_see(
+    invoke: Invoke, shown: Turn, later: list[Any], tmp_path: Path
+) -> None:
+    files = MemoryBackend(files={"/x": "1"})
+    first, other = agents_of_one_thread(files, tmp_path, shown, commit())
+    invoke(first, GO, THREAD)
+    before = {"/x": "others changed it" if later[-1] is DELETE else "1"}
+    files.write("/x", before["/x"], overwrite=True).unwrap()
+    invoke(other(*later), GO, THREAD)
+    state = invoke(first, decide({"type": "approve"}), THREAD)
+    assert "a person was asked about other versions" in answers(state, "commit_changes")[0]
+    assert texts(files) == before
 
 
 # --- StagedChanges ---------------------------------------------------------------------------------------------------
@@ -570,6 +630,29 @@ def test_the_workspaces_of_a_mounted_state_are_hidden() -> None:
     hidden = hide_forks(CompositeBackend(MemoryBackend(), {"/x/": StateBackend(), "/y/": MemoryBackend()}))
     assert asyncio.run(hidden.aread("/x/.forks/a")).code == "permission_denied"
     assert asyncio.run(hidden.aread("/y/.forks/a")).code == "file_not_found"
+
+
+@pytest.mark.parametrize("staged", [True, False])
+def test_a_subagent_on_the_state_sees_no_workspaces(invoke: Invoke, staged: bool) -> None:
+    look = Turn(
+        calls=[
+            Call("ls", {"path": "/"}),
+            Call("ls", {"path": "/.forks"}),
+            Call("glob", {"pattern": "/.forks/**"}),
+            *write("/.forks/staged/1=", "forged").calls,
+        ]
+    )
+    other = SubAgent(
+        name="other", description="Looks.", system_prompt="Look.", model=model(look), backend=StateBackend()
+    )
+    turns = [write("/1", "1"), tasks("one"), tasks("other")]
+    subagents = [worker("one", write("/2", "2")), other]
+    backend = MemoryBackend()
+    invoke(create_deep_agent(model(*turns), backend=backend, staged=staged, subagents=subagents), GO)
+    seen = [message.text for message in other["model"].requests[-1] if message.type == "tool"]  # type: ignore[union-attr]
+    assert len(seen) == 4
+    assert not any("staged/" in text or re.search("fork-", text) for text in seen[:3])
+    assert "permission denied" in seen[3]
 
 
 @pytest.mark.parametrize(

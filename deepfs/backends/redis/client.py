@@ -39,7 +39,7 @@ class _Known(Struct, frozen=True):
 _STARTING: Final = Condition("it is starting or shutting down")
 _KNOWN: Final = (
     _Known(r"^Auth\w*Error|WRONGPASS|NOAUTH|username-password pair|invalid password", WRONG_CREDENTIALS),
-    _Known(r"NoPermission|NOPERM", FORBIDDEN),
+    _Known(r"NoPermission|NOPERM|user executing the script can't", FORBIDDEN),
     _Known(r"^OutOfMemory|\bOOM\b", Condition("its memory is full")),
     _Known(r"^ReadOnlyError|READONLY", Condition("it takes no changes now"), may_pass=True),
     _Known(r"MISCONF", Condition("it cannot save changes, so it takes none")),

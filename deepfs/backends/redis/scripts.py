@@ -4,7 +4,7 @@ The keys of one tree have one hash tag, `{prefix:namespace}`, so a cluster keeps
 
     {deepfs:acme/ada}:f:/notes/a.md   a file, a hash: content, created_at, modified_at, mime_type, version
     {deepfs:acme/ada}:names           the paths of all files, a sorted set in which every score is 0
-    {deepfs:acme/ada}:made:TOKEN      the outcome of a change, for as long as its request may be sent again
+    {deepfs:acme/ada}:made:TOKEN      the outcome of a change, a hash, for as long as its request may be sent again
     {deepfs:acme/ada}:changes         the latest changes, a stream that is there while somebody watches
 
 Other programs may have written any of these. A hash without a version has one made of its content, a key of another
@@ -21,7 +21,8 @@ class Keys:
     """The names of the keys of one tree. Neither `prefix` nor `namespace` has braces."""
 
     def __init__(self, prefix: str, namespace: str) -> None:
-        tag = f"{{{prefix}:{namespace}}}:"
+        escaped = namespace.replace(":", "%3A")  # The prefix may have colons as well.
+        tag = f"{{{prefix}:{escaped}}}:"
         self.file_prefix: bytes = f"{tag}f:".encode()
         self.names: bytes = f"{tag}names".encode()
         self.stream: bytes = f"{tag}changes".encode()
@@ -153,7 +154,7 @@ APPLY: Final = Script("""
 -- hold, or less than 0, the number of one with names beneath it. Sent again with its token, a change only has its
 -- outcome returned.
 local names, outcome, stream, token = KEYS[1], KEYS[2], KEYS[3], ARGV[3]
-local known = redis.call('GET', outcome)
+local known = redis.call('HGET', outcome, 'answer')
 if known then
     return tonumber(known)
 end
@@ -222,8 +223,15 @@ for number, change in ipairs(changes) do
     end
 end
 
--- First, since this is refused if the memory is full. Nothing after it is.
-redis.call('SET', outcome, answer, 'PX', ARGV[4])
+-- What the server may refuse, it refuses here, where nothing is changed yet: it has no memory left, which counts for
+-- the first command that needs some, or the account may not use one of the commands below.
+redis.call('ZADD', outcome, 'XX', 0, '')
+redis.call('ZREM', outcome, '')
+redis.call('XADD', outcome, 'NOMKSTREAM', '*', 'watched', '')
+redis.call('PEXPIRE', outcome, ARGV[4])
+redis.call('UNLINK', outcome)
+redis.call('HSET', outcome, 'answer', answer)
+redis.call('PEXPIRE', outcome, ARGV[4])
 for number = 4 + #changes, #KEYS do
     redis.call('UNLINK', KEYS[number])
 end
@@ -239,7 +247,7 @@ for number, change in ipairs(changes) do
         if change[8] and row and row[3] then
             created_at = row[3]
         end
-        redis.call('DEL', key)
+        redis.call('UNLINK', key)
         redis.call('HSET', key, 'content', ARGV[contents], 'created_at', created_at, 'modified_at', change[6],
             'version', token)
         if change[7] ~= '' then

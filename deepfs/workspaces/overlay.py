@@ -257,12 +257,19 @@ class _OverlayFiles(AsyncStorage):
         for change in changes:
             _check_unchanged(change, before.get(change.path))
             entry = before.get(change.path) or bases.get(change.path) or Entry(change.path)
+            if change.after is not None and change.path in before and not entry.is_file:
+                await self._check_no_link(change.path)
             data, source = change.after, None
             if data is _MOVED:
                 data, source = await self._find_moved(change.source)
             stays = data is not None or source is not None or entry.base_version is not None
             after[change.path] = replace(entry, data=data, source=source) if stays else None
         await self._entries.put(after, before)
+
+    async def _check_no_link(self, path: str) -> None:
+        """Raise if a link was deleted at `path`: a merge would write a new file there to where it leads."""
+        if self._lower.capabilities.has_links and await self._lower.aresolve_paths([path]) != [path]:
+            raise NotSupportedError(path, "a link was deleted there, which a workspace cannot replace by a file")
 
     async def _find_bases(self, changes: Sequence[Change]) -> dict[str, Entry]:
         """The entries, as if nothing had changed yet, of those of the changed files that are below."""
@@ -408,7 +415,10 @@ class OverlayBackend(StorageBackend, SyncCommands):
         for path, known, real in zip(given, normal, await self.lower.aresolve_paths(asked), strict=True):
             if real is None:
                 continue
-            real = paths.join(real, paths.name(known)) if itself else real
+            if itself:
+                real = paths.join(real, paths.name(known))
+            elif real != known and known in await self._entries.get([known]):
+                continue  # The link was deleted here.
             if real != known:
                 names[path] = real
         return names
@@ -590,7 +600,7 @@ class OverlayBackend(StorageBackend, SyncCommands):
 
     async def _change_tree(self, operation: ops.Delete | ops.Copy, path: str) -> Any:
         """Delete, copy or move what is at a path."""
-        if isinstance(operation, ops.Copy) and self.capabilities.has_links:
+        if self.capabilities.has_links:
             await self._check_links(operation, path)
         try:
             if isinstance(operation, ops.Move):
@@ -601,8 +611,13 @@ class OverlayBackend(StorageBackend, SyncCommands):
                 raise
             raise NotSupportedError(path, "it has no files, and a workspace changes files only") from error
 
-    async def _check_links(self, operation: ops.Copy, src: str) -> None:
-        """Raise if a tree to copy or move has links below that this workspace cannot have."""
+    async def _check_links(self, operation: ops.Delete | ops.Copy, src: str) -> None:
+        """Raise if there are links below that this workspace cannot copy, move or delete."""
+        if isinstance(operation, ops.Delete):
+            real = (await self.lower.aresolve_paths([src]))[0]
+            if real not in (None, src) and (await self.lower.als(real)).ok:
+                raise NotSupportedError(src, "it is a link to a directory, and a workspace changes files only")
+            return
         try:
             listing = await self.lower.alist_tree(src)
         except (NotFoundError, NotDirectoryError):

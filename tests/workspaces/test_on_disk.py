@@ -67,6 +67,25 @@ async def test_a_deleted_link_is_not_what_it_leads_to(workspace: OverlayBackend)
     assert await text_of(workspace, "/d/a.txt") == "a"
 
 
+async def test_where_a_link_was_deleted_is_no_file(workspace: OverlayBackend, tmp_path: Path) -> None:
+    assert_ok(await workspace.adelete("/to_file"))
+    assert_failed(await workspace.aread("/to_file"), ErrorCode.FILE_NOT_FOUND)
+    assert_failed(await workspace.awrite("/to_file", "new"), ErrorCode.UNSUPPORTED)
+    assert_failed(await workspace.amove("/d/a.txt", "/to_file"), ErrorCode.UNSUPPORTED)
+    assert (await workspace.amerge()).merged == ["/to_file"]
+    assert not await anyio.Path(tmp_path / "to_file").is_symlink()
+    assert await anyio.Path(tmp_path / "d/a.txt").read_text() == "a"
+
+
+async def test_a_link_to_a_directory_is_not_deleted_with_what_it_leads_to(
+    workspace: OverlayBackend, tmp_path: Path
+) -> None:
+    assert_failed(await workspace.adelete("/to_directory"), ErrorCode.UNSUPPORTED)
+    assert await workspace.achanges() == []
+    assert (await workspace.amerge()).ok
+    assert await anyio.Path(tmp_path / "d/a.txt").read_text() == "a"
+
+
 async def test_a_watch_tells_what_changes_here_and_what_is_seen_of_below() -> None:
     below = MemoryBackend(files={"/a": "1", "/b": "2"})
     workspace = fork(below)

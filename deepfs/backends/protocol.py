@@ -539,8 +539,8 @@ class BackendProtocol(SyncSurface):
         Args:
             files: The changes, made in order. A path may have one.
             all_or_none: Make all changes in one step, or none if one of them cannot be made: the others are then a
-                `conflict`. Several changes need a storage that has transactions: memory, graph state, SQLite or
-                Postgres, and one mount of a composite.
+                `conflict`. Several changes need a storage that has transactions: memory, graph state, SQLite,
+                Postgres or Redis, and one mount of a composite.
 
         Returns:
             One outcome for each change, in order; its `error` is None or a code. Errors: `already_exists` without

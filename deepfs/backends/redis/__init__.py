@@ -61,6 +61,7 @@ class RedisBackend(StorageBackend):
 
     capabilities: Capabilities = Capabilities(durable=True, watches=True, atomic_between_processes=True)
     _asks_together = True
+    _is_transactional = True
     _finds = True
     _shown = ("_shown_server", "_given_namespace")
 

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from hashlib import file_digest
 from typing import Final, NamedTuple
 
 import anyio
@@ -15,6 +16,7 @@ from deepfs.operations import Execute
 from deepfs.storage.gathering import in_batches
 from deepfs.text import paths
 from deepfs.text.entries import files_of
+from deepfs.text.lines import digest
 from deepfs.text.visible import visible
 from deepfs.threads import pool
 from deepfs.types import ContentChange, ExecuteResponse
@@ -35,8 +37,15 @@ class _FileState(NamedTuple):
     changed: int
 
 
-async def copy_to_sandbox(workspace: BackendProtocol, sandbox: SandboxBackendProtocol) -> Mapping[str, _FileState]:
-    """Copy all files into an empty sandbox, and return their states there."""
+class _CopiedFile(NamedTuple):
+    """A file of the copy before the command runs."""
+
+    state: _FileState
+    version: str
+
+
+async def copy_to_sandbox(workspace: BackendProtocol, sandbox: SandboxBackendProtocol) -> Mapping[str, _CopiedFile]:
+    """Copy all files into an empty sandbox, and return what they are there."""
     if not isinstance(sandbox, FilesystemBackend):
         raise NotSupportedError(None, "commands of a workspace need a sandbox with a directory of this machine")
     copying = TreeCopy(End(workspace, "/"), End(sandbox, "/"), TreeTerms(merges=True), _fail)
@@ -44,9 +53,9 @@ async def copy_to_sandbox(workspace: BackendProtocol, sandbox: SandboxBackendPro
     copying.existing = {"/": copying.entries[0]}
     copying.files = [copying.plan_file(each) for each in files_of(copying.entries) if each.leads_to in (None, "file")]
     await copying.run()
-    states, _ = await pool.run(_list_states, sandbox._given_root)
+    copied = await pool.run(_list_copied, sandbox._given_root)
     await anyio.sleep(_TICK)
-    return states
+    return copied
 
 
 def _fail(failure: CopyFailure) -> None:
@@ -55,17 +64,25 @@ def _fail(failure: CopyFailure) -> None:
 
 
 async def run_on_copy(
-    sandbox: SandboxBackendProtocol, operation: Execute, before: Mapping[str, _FileState]
+    sandbox: SandboxBackendProtocol, operation: Execute, before: Mapping[str, _CopiedFile]
 ) -> tuple[ExecuteResponse, list[ContentChange]]:
-    """Run a command in a sandbox with the files `before`; return its answer, and what it changed."""
+    """Run a command in a sandbox with the files `before`; return its answer, and what it changed.
+
+    Each change has the version that was copied as its condition: what others changed meanwhile is not replaced.
+    """
     answer: ExecuteResponse = await sandbox.arun(operation)
     after, lost = await pool.run(_list_states, sandbox._given_root)  # type: ignore[attr-defined]
-    changed = [(path, state.size) for path, state in after.items() if before.get(path) != state]
-    changes = [ContentChange(path, None) for path in sorted(before.keys() - after.keys())]
+    gone = [path for path in sorted(before.keys() - after.keys()) if {path, *paths.ancestors(path)}.isdisjoint(lost)]
+    changes = [ContentChange(path, None, if_match=before[path].version) for path in gone]
+    changed = [(path, state.size) for path, state in after.items() if path not in before or before[path].state != state]
     for batch in in_batches(changed, lambda each: each[1], most_bytes=_BATCH_BYTES):
-        downloads = await sandbox.adownload_files([path for path, _ in batch])
-        changes += [ContentChange(each.path, each.unwrap(), overwrite=True) for each in downloads]
-    return note_lost(answer, lost, "only files with valid names are kept"), changes
+        for download in await sandbox.adownload_files([path for path, _ in batch]):
+            if download.content is None:
+                lost.append(download.path)
+                continue
+            known = before[download.path].version if download.path in before else None
+            changes.append(ContentChange(download.path, download.content, if_match=known))
+    return note_lost(answer, lost, "only readable files with valid names are kept"), changes
 
 
 def note_lost(answer: ExecuteResponse, lost: list[str], reason: str) -> ExecuteResponse:
@@ -78,21 +95,42 @@ def note_lost(answer: ExecuteResponse, lost: list[str], reason: str) -> ExecuteR
     return ExecuteResponse(output, 1 if answer.exit_code == 0 else answer.exit_code, answer.truncated)
 
 
+def _list_copied(root: str) -> dict[str, _CopiedFile]:
+    copied: dict[str, _CopiedFile] = {}
+    for path, state in _list_states(root)[0].items():
+        with open(root + path, "rb") as file:
+            copied[path] = _CopiedFile(state, file_digest(file, digest).hexdigest())
+    return copied
+
+
 def _list_states(root: str) -> tuple[dict[str, _FileState], list[str]]:
-    """The files under a directory by their paths, and what there cannot be kept: links, and names in no valid path."""
+    """The files under a directory by their paths, and what there cannot be kept: links, and names in no valid path.
+
+    What the command made unreadable is made readable.
+    """
     states: dict[str, _FileState] = {}
     lost: list[str] = []
     pending = [(os.fsencode(root), "")]
     while pending:
         directory, above = pending.pop()
-        with os.scandir(directory) as entries:
-            for entry in entries:
-                path = f"{above}/{os.fsdecode(entry.name)}"
-                if entry.is_dir(follow_symlinks=False):
-                    pending.append((entry.path, path))
-                elif not entry.is_file(follow_symlinks=False) or not paths.is_normal(path):
-                    lost.append(path)
-                else:
-                    found = entry.stat(follow_symlinks=False)
-                    states[path] = _FileState(found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        try:
+            if not os.access(directory, os.R_OK | os.X_OK):
+                os.chmod(directory, 0o700)
+            with os.scandir(directory) as entries:
+                for entry in entries:
+                    path = f"{above}/{os.fsdecode(entry.name)}"
+                    is_directory = entry.is_dir(follow_symlinks=False)
+                    if not (is_directory or entry.is_file(follow_symlinks=False)) or not paths.is_normal(path):
+                        lost.append(path)
+                    elif is_directory:
+                        pending.append((entry.path, path))
+                    else:
+                        found = entry.stat(follow_symlinks=False)
+                        states[path] = _FileState(found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+                        if not found.st_mode & 0o400:
+                            os.chmod(entry.path, 0o600)
+        except FileNotFoundError:
+            continue  # It was deleted, perhaps by a process that the command left.
+        except OSError:
+            lost.append(above or "/")
     return states, lost

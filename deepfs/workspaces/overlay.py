@@ -594,9 +594,11 @@ class OverlayBackend(StorageBackend, SyncCommands):
         async with self._hold("/"), make() as sandbox:
             answer, changes = await run_on_copy(sandbox, operation, await copy_to_sandbox(self, sandbox))
             storing = ops.ChangeFiles(changes)
-            outcomes = await self._storage().carry_out(plans.change_files(self, storing, {}), "change")
+            storage = self._storage()
+            storage.scope = self._scope()
+            outcomes = await storage.carry_out(plans.change_files(self, storing, {}), "change")
             failed = [change.path for number, change in enumerate(changes) if outcomes[number] is not None]
-            return note_lost(answer, failed, "they could not be stored")
+            return note_lost(answer, failed, "others changed them meanwhile, or they could not be stored")
 
     async def _change_tree(self, operation: ops.Delete | ops.Copy, path: str) -> Any:
         """Delete, copy or move what is at a path."""

@@ -1,9 +1,13 @@
 """Commands in a workspace: they run on a copy, and what they changed is a change of the workspace."""
 
+from contextlib import aclosing
+from typing import Any
+
 import pytest
 
 from deepfs.backends.memory import MemoryBackend
 from deepfs.errors import NotSupportedError
+from deepfs.operations import Execute, Operation
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
 from deepfs.workspaces import fork
 
@@ -44,8 +48,46 @@ async def test_a_change_of_the_same_size_and_time_is_found() -> None:
 async def test_what_a_workspace_cannot_keep_is_named() -> None:
     workspace = fork(MemoryBackend(files={"/a": "1"}), commands=BubblewrapSandbox)
     answer = await workspace.aexecute("ln -s a link; printf 2 > a")
-    assert (answer.exit_code, answer.output) == (1, "\n[Not kept: /link: only files with valid names are kept]")
+    assert (answer.exit_code, answer.output) == (
+        1,
+        "\n[Not kept: /link: only readable files with valid names are kept]",
+    )
     assert (await workspace.aread("/a")).file_data.content == "2"
+
+
+async def test_what_a_command_made_unreadable_is_kept() -> None:
+    workspace = fork(MemoryBackend(files={"/a": "1", "/b": "2", "/d/x": "3"}), commands=BubblewrapSandbox)
+    answer = await workspace.aexecute("echo new > a; chmod 000 a; echo new > b; chmod 000 d")
+    assert (answer.exit_code, answer.output) == (0, "")
+    assert [(change.path, change.kind) for change in await workspace.achanges()] == [("/a", "edited"), ("/b", "edited")]
+
+
+async def test_what_others_change_below_during_a_command_is_not_replaced() -> None:
+    below = MemoryBackend(files={"/a": "old\n", "/gone": "old"})
+    theirs = {"/a": "theirs", "/gone": "theirs", "/new": "theirs"}
+
+    class Slow(BubblewrapSandbox):
+        async def run(self, operation: Operation) -> Any:
+            answer = await super().run(operation)
+            if isinstance(operation, Execute):
+                for path, content in theirs.items():
+                    await below.awrite(path, content, overwrite=True)
+            return answer
+
+    workspace = fork(below, commands=Slow)
+    answer = await workspace.aexecute("echo mine >> a; rm gone; echo mine > new; echo mine > other")
+    assert answer.exit_code == 1
+    assert "[Not kept: /gone, /a, /new: others changed them meanwhile" in answer.output.replace("/new, /a", "/a, /new")
+    assert (await workspace.amerge()).merged == ["/other"]
+    assert {path: file.content for path, file in below._files.items()} == {**theirs, "/other": "mine\n"}
+
+
+async def test_a_watch_tells_what_a_command_changes() -> None:
+    workspace = fork(MemoryBackend(files={"/a": "1"}), commands=BubblewrapSandbox)
+    async with aclosing(workspace.awatch("/")) as events:
+        assert (await anext(events)).kind == "resync"
+        await workspace.aexecute("printf 2 > a")
+        assert (await anext(events)).path == "/a"
 
 
 async def test_without_a_sandbox_no_command_is_run() -> None:

@@ -129,7 +129,7 @@ class StoredEntries:
                 entry = _decode(download.unwrap())
             except msgspec.DecodeError as error:
                 raise BackendError(place, "it is no entry of a workspace") from error
-            if self._place(entry.path, _FILE) != place:
+            if not paths.is_normal(entry.path) or self._place(entry.path, _FILE) != place:
                 raise BackendError(place, "it is the entry of another path")
             found[entry.path] = entry
         return found
@@ -166,4 +166,7 @@ class StoredEntries:
 
 def _name(name: str) -> str:
     encoded = name.encode()
-    return name if len(encoded) <= _LONGEST else blake2b(encoded, digest_size=32).hexdigest()
+    if len(encoded) <= _LONGEST:
+        return name
+    # It is longer than the names that are kept, so it is none of them.
+    return blake2b(encoded, digest_size=32).hexdigest().rjust(_LONGEST + 1, "-")

@@ -18,7 +18,7 @@ from deepfs.backends.protocol import (
     SyncCommands,
     as_backend,
 )
-from deepfs.backends.watching import merge_watches, watch_storage
+from deepfs.backends.watching import merge_watches, run_and_report, watch_storage
 from deepfs.errors import DeepFSError, ErrorCode, NotDirectoryError, NotFoundError, NotSupportedError
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest, GrepScan, PathFilter, SearchRequest, glob_result
 from deepfs.storage import plans
@@ -594,9 +594,7 @@ class OverlayBackend(StorageBackend, SyncCommands):
         async with self._hold("/"), make() as sandbox:
             answer, changes = await run_on_copy(sandbox, operation, await copy_to_sandbox(self, sandbox))
             storing = ops.ChangeFiles(changes)
-            storage = self._storage()
-            storage.scope = self._scope()
-            outcomes = await storage.carry_out(plans.change_files(self, storing, {}), "change")
+            outcomes = await run_and_report(self._storage(), plans.change_files(self, storing, {}), self._scope)
             failed = [change.path for number, change in enumerate(changes) if outcomes[number] is not None]
             return note_lost(answer, failed, "others changed them meanwhile, or they could not be stored")
 

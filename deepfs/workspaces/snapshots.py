@@ -100,7 +100,8 @@ class Snapshots:
 
     Args:
         tree: The tree: any backend, also a workspace.
-        storage: The backend that keeps the snapshots. It may be `tree` itself, which `directory` is then no part of.
+        storage: The backend that keeps the snapshots. It may be `tree` itself, or what `tree` is a layer
+            over: `directory` is no part of a snapshot then.
         directory: The directory in `storage` that holds them.
         keep: How many snapshots are kept: with a new one, the oldest are deleted. None keeps all.
 
@@ -302,9 +303,11 @@ class Snapshots:
         listing = await self._tree.alist_tree("/")
         left_out = 0 if listing.omission is None else listing.omission.count
         sizes: dict[str, int] = {}
-        is_here = self._tree is self._storage
+        kept = await self._storage.astorage_place(self._directory)
+        named = [each.path for each in listing.entries if paths.name(each.path) == paths.name(self._directory)]
+        hidden = [path for path in named if kept.keys & (await self._tree.astorage_place(path)).keys]
         for entry in files_of(listing.entries):
-            if is_here and (entry.path == self._directory or paths.is_beneath(entry.path, self._directory)):
+            if any(entry.path == each or paths.is_beneath(entry.path, each) for each in hidden):
                 continue
             if entry.kind == "file" or entry.leads_to == "file":
                 sizes[entry.path] = entry.size or 0

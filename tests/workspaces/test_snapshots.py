@@ -11,6 +11,7 @@ from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.sqlite import SqliteBackend
 from deepfs.errors import AlreadyExistsError, BackendError, ConflictError, InvalidPathError, NotFoundError
+from deepfs.policy import PermissionedBackend
 from deepfs.testing.suite import assert_ok
 from deepfs.workspaces import Snapshots, fork
 
@@ -85,6 +86,16 @@ async def test_snapshots_within_the_tree_are_no_part_of_it() -> None:
     assert (await snapshots.atake("one")).files == (await snapshots.atake("two")).files == 1
     await tree.adelete("/a")
     assert (await snapshots.arestore("one")).changed == ["/a"]
+
+
+async def test_snapshots_beneath_a_layer_are_no_part_of_its_tree() -> None:
+    storage = MemoryBackend(files={"/a": "1"})
+    snapshots = Snapshots(PermissionedBackend(storage, []), storage)
+    await snapshots.atake("one")
+    assert (await snapshots.atake("two")).files == 1
+    await storage.adelete("/a")
+    assert (await snapshots.arestore("one")).changed == ["/a"]
+    assert [each.name for each in await snapshots.alist()][:2] == ["one", "two"]
 
 
 async def test_a_part_is_restored() -> None:

@@ -20,6 +20,7 @@ from deepfs.backends.protocol import (
 )
 from deepfs.backends.watching import merge_watches, run_and_report, watch_storage
 from deepfs.errors import DeepFSError, ErrorCode, NotDirectoryError, NotFoundError, NotSupportedError
+from deepfs.policy.keeping import without_directory
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest, GrepScan, PathFilter, SearchRequest, glob_result
 from deepfs.storage import plans
 from deepfs.storage.gathering import gather_each, in_batches
@@ -321,15 +322,15 @@ class OverlayBackend(StorageBackend, SyncCommands):
     Args:
         lower: The tree. One of an older protocol, or a factory, is adapted.
         upper: The backend that keeps what was changed; None is the memory of this object.
-        directory: The directory in `upper` that holds it, which nothing else may change. Objects with equal `lower`,
-            `upper` and directory, also of other processes, are one workspace.
+        directory: The directory in `upper` that holds it, which nothing else may change; it is no part of the tree.
+            Objects with equal `lower`, `upper` and directory, also of other processes, are one workspace.
         commands: Makes the sandbox for a command, such as the class `BubblewrapSandbox`: each command runs in a new one
             on a copy of the files, and what it changed is brought back. Without it, commands are not run.
         max_file_size_mb: The largest file, in units of 1,048,576 bytes, that is read whole or searched.
 
     Raises:
         TypeError: `lower` or `upper` is no backend.
-        ValueError: For a size that is not positive.
+        ValueError: For a size that is not positive, and if `upper` is `lower` and `directory` is `/`.
     """
 
     _shown = ("lower",)
@@ -348,6 +349,10 @@ class OverlayBackend(StorageBackend, SyncCommands):
         super().__init__(max_file_size_mb=max_file_size_mb)
         self.lower: BackendProtocol = as_backend(lower)
         self.upper: BackendProtocol | None = None if upper is None else as_backend(upper)
+        if self.upper is self.lower:
+            if paths.normalize(directory) == "/":
+                raise ValueError("changes that are kept in the tree itself need a directory")
+            self.lower = without_directory(self.lower, paths.normalize(directory))
         self._entries: Entries = HeldEntries() if self.upper is None else StoredEntries(self.upper, directory)
         self.directory: str = directory
         self._place: Hashable = None
@@ -600,8 +605,8 @@ class OverlayBackend(StorageBackend, SyncCommands):
 
     async def _change_tree(self, operation: ops.Delete | ops.Copy, path: str) -> Any:
         """Delete, copy or move what is at a path."""
-        if self.capabilities.has_links:
-            await self._check_links(operation, path)
+        if isinstance(operation, ops.Copy) or self.capabilities.has_links:
+            await self._check_whole(operation, path)
         try:
             if isinstance(operation, ops.Move):
                 return await self._change(partial(_move, self, operation), *operation.paths)
@@ -611,8 +616,8 @@ class OverlayBackend(StorageBackend, SyncCommands):
                 raise
             raise NotSupportedError(path, "it has no files, and a workspace changes files only") from error
 
-    async def _check_links(self, operation: ops.Delete | ops.Copy, src: str) -> None:
-        """Raise if there are links below that this workspace cannot copy, move or delete."""
+    async def _check_whole(self, operation: ops.Delete | ops.Copy, src: str) -> None:
+        """Raise if something is below that this workspace cannot copy, move or delete: links, what rules hide."""
         if isinstance(operation, ops.Delete):
             real = (await self.lower.aresolve_paths([src]))[0]
             if real not in (None, src) and (await self.lower.als(real)).ok:

@@ -36,6 +36,7 @@ from deepfs.text.lines import version
 from deepfs.text.records import timestamp
 from deepfs.threads.locks import path_locks
 from deepfs.types import ContentChange, error_from, item_error
+from deepfs.workspaces.overlay import OverlayBackend
 
 __all__ = ["RestoreResult", "Snapshot", "Snapshots"]
 
@@ -305,7 +306,10 @@ class Snapshots:
         sizes: dict[str, int] = {}
         kept = await self._storage.astorage_place(self._directory)
         named = [each.path for each in listing.entries if paths.name(each.path) == paths.name(self._directory)]
-        hidden = [path for path in named if kept.keys & (await self._tree.astorage_place(path)).keys]
+        trees = [self._tree]
+        while isinstance(trees[-1], OverlayBackend):  # It shows what is below.
+            trees.append(trees[-1].lower)
+        hidden = [path for path in named for tree in trees if kept.keys & (await tree.astorage_place(path)).keys]
         for entry in files_of(listing.entries):
             if any(entry.path == each or paths.is_beneath(entry.path, each) for each in hidden):
                 continue

@@ -3,6 +3,8 @@
 import pytest
 
 from deepfs.backends.memory import MemoryBackend
+from deepfs.errors import ErrorCode
+from deepfs.policy import FilesystemPermission, PermissionedBackend
 from deepfs.workspaces import MergeConflict, OverlayBackend, fork
 
 pytestmark = pytest.mark.anyio
@@ -131,3 +133,24 @@ async def test_a_fork_of_a_fork_is_merged_step_by_step() -> None:
 async def test_another_strategy_is_refused() -> None:
     with pytest.raises(ValueError, match="strategy is one of keep, refuse, mine, theirs"):
         await fork(MemoryBackend()).amerge(strategy="ours")  # type: ignore[arg-type]
+
+
+async def test_a_part_that_rules_hide_is_not_left_behind_by_a_move() -> None:
+    below = MemoryBackend(files={"/d/a": "1", "/d/secret": "2"})
+    rules = [FilesystemPermission(["read"], ["/d/secret"], "deny")]
+    workspace = fork(PermissionedBackend(below, rules))
+    for result in (await workspace.amove("/d", "/e"), await workspace.acopy("/d", "/e")):
+        assert result.code is ErrorCode.PERMISSION_DENIED
+    assert await workspace.achanges() == []
+
+
+async def test_changes_that_are_kept_in_the_tree_itself_are_no_part_of_it() -> None:
+    tree = MemoryBackend(files={"/a": "1"})
+    workspace = OverlayBackend(tree, tree, directory="/.changes")
+    await workspace.awrite("/b", "2")
+    assert [info.path for info in (await workspace.aglob("**")).unwrap()] == ["/a", "/b"]
+    assert not (await workspace.adelete("/.changes")).ok
+    assert (await workspace.amerge()).ok
+    assert texts(tree) == {"/a": "1", "/b": "2"}
+    with pytest.raises(ValueError, match="need a directory"):
+        OverlayBackend(tree, tree)

@@ -179,3 +179,9 @@ async def test_a_cancelled_snapshot_is_none_and_leaves_no_announcement() -> None
             scope.cancel()
             await anyio.sleep(1)
     assert not storage._files
+
+
+async def test_snapshots_in_the_tree_below_are_no_part_of_a_workspace() -> None:
+    tree = MemoryBackend(files={"/a": "1"})
+    snapshots = Snapshots(fork(tree), tree)
+    assert (await snapshots.atake("one")).files == (await snapshots.atake("two")).files == 1

@@ -80,7 +80,7 @@ class TestOverMemory(OverMemory, BackendConformance, BackendStateMachine, FileAn
         return self.overlay
 
 
-class TestTenDeep(OverMemory, BackendConformance, BackendStateMachine):
+class TestTenDeep(OverMemory, BackendStateMachine):
     steps = 300
 
     @pytest.fixture
@@ -92,7 +92,7 @@ class TestTenDeep(OverMemory, BackendConformance, BackendStateMachine):
         return self.overlay
 
 
-class TestEntriesInMemory(OverMemory, BackendConformance, BackendStateMachine):
+class TestEntriesInMemory(OverMemory, BackendStateMachine):
     @pytest.fixture
     def backend(self) -> BackendProtocol:
         self.memory, self.upper = MemoryBackend(), MemoryBackend()
@@ -140,7 +140,7 @@ class TestOverDisk(OverlaySuite, BackendConformance, BackendStateMachine):
         return await anyio.to_thread.run_sync(lambda: target.read_bytes() if target.is_file() else None)
 
 
-class TestOverSqlite(OverlaySuite, BackendConformance, BackendStateMachine, FileAndDirectoryBelow):
+class TestOverSqlite(OverlaySuite, BackendStateMachine, FileAndDirectoryBelow):
     steps = 300
 
     @pytest.fixture
@@ -157,7 +157,7 @@ class TestOverSqlite(OverlaySuite, BackendConformance, BackendStateMachine, File
         return await anyio.to_thread.run_sync(self.raw.peek, path)
 
 
-class TestOverPostgres(OverlaySuite, BackendConformance, BackendStateMachine, FileAndDirectoryBelow):
+class TestOverPostgres(OverlaySuite, BackendStateMachine, FileAndDirectoryBelow):
     steps = 100
 
     @pytest.fixture
@@ -175,7 +175,7 @@ class TestOverPostgres(OverlaySuite, BackendConformance, BackendStateMachine, Fi
         return await anyio.to_thread.run_sync(partial(peek, self.dsn, "/".join(self.space), path))
 
 
-class TestOverS3(RawObjects, OverlaySuite, BackendConformance, BackendStateMachine, FileAndDirectoryBelow):
+class TestOverS3(RawObjects, OverlaySuite, BackendStateMachine, FileAndDirectoryBelow):
     steps = 100
 
     @pytest.fixture
@@ -191,7 +191,7 @@ class TestOverS3(RawObjects, OverlaySuite, BackendConformance, BackendStateMachi
         return await OverlaySuite.raw_peek(self, path)
 
 
-class TestOverState(OverState, OverlaySuite, BackendConformance, BackendStateMachine):
+class TestOverState(OverState, OverlaySuite, BackendStateMachine):
     steps = 300
 
     def over_state(self, state: InNode) -> BackendProtocol:
@@ -208,3 +208,36 @@ class TestOverState(OverState, OverlaySuite, BackendConformance, BackendStateMac
 
     async def raw_peek(self, path: str) -> bytes | None:
         return await OverlaySuite.raw_peek(self, path)
+
+
+# The whole suite over the others is for the stress session.
+
+
+@pytest.mark.stress
+class TestWholeTenDeep(TestTenDeep, BackendConformance):
+    pass
+
+
+@pytest.mark.stress
+class TestWholeOverPostgres(TestOverPostgres, BackendConformance):
+    pass
+
+
+@pytest.mark.stress
+class TestWholeOverS3(TestOverS3, BackendConformance):
+    pass
+
+
+@pytest.mark.stress
+class TestWholeOverState(TestOverState, BackendConformance):
+    pass
+
+
+@pytest.mark.stress
+class TestWholeEntriesInMemory(TestEntriesInMemory, BackendConformance):
+    pass
+
+
+@pytest.mark.stress
+class TestWholeOverSqlite(TestOverSqlite, BackendConformance):
+    pass

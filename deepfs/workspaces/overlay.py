@@ -367,7 +367,7 @@ class OverlayBackend(StorageBackend, SyncCommands):
             has_links=below.has_links,
             atomic_between_processes=above.atomic_between_processes,
         )
-        self.is_synchronous = self.lower.is_synchronous and (self.upper is None or self.upper.is_synchronous)
+        self.is_synchronous: bool = self.lower.is_synchronous and (self.upper is None or self.upper.is_synchronous)
 
     def inner_backends(self) -> Sequence[object]:
         return (self.lower,) if self.upper is None else (self.lower, self.upper)

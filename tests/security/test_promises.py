@@ -17,6 +17,7 @@ OF_THE_SHIPPED_SUITE: Final = {
     "The locks belong to the storage": "test_edits_that_do_not_overlap_all_succeed",
     "in time linear in the input": "test_a_regular_expression_cannot_hang",
     "counted in `skipped`": "test_binary_files_that_match_count_as_skipped",
+    "Files of any bytes are compared": "test_of_concurrent_changes_of_a_version_one_succeeds",
     "What the store cannot hold is refused before anything is written.": "test_content_that_is_not_text_is_refused",
 }
 """Words of promises that the suite for every backend tests."""

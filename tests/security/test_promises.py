@@ -24,6 +24,9 @@ OF_THE_SHIPPED_SUITE: Final = {
 OF_OTHER_TESTS: Final = {
     "A mount hides what lies beneath it.": "test_a_mount_hides_the_files_of_the_default_backend_at_its_path",
     "A failing mount is named": "test_a_search_returns_its_matches_and_names_the_mount_that_failed",
+    "Each key has the namespace": "test_namespaces_and_prefixes_are_apart",
+    "has the URL's password.": "test_the_address_shows_no_secret",
+    "by a phrase of deepfs why the server failed": "test_what_the_server_refuses_is_told_by_its_reason",
     "Exactly its namespace": "test_only_items_of_exactly_this_namespace_are_visible",
     "Components are escaped so that no two namespaces meet": "test_each_identity_has_files_of_its_own",
     "A command, with its process group": "test_the_whole_process_group_ends_at_the_timeout",

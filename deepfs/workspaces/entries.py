@@ -15,6 +15,9 @@ from deepfs.text.flat_tree import ChangedError
 from deepfs.text.lines import version
 from deepfs.types import ContentChange, FileDataV2
 
+NO_FILE: Final = frozenset({ErrorCode.FILE_NOT_FOUND, ErrorCode.IS_DIRECTORY, ErrorCode.NOT_A_DIRECTORY})
+"""The errors of a read that say that no file is there."""
+
 
 class Entry(Struct, frozen=True, omit_defaults=True):
     """A path that was changed: a file with `data`, a file that was moved here from `source`, else a deleted file."""

@@ -22,12 +22,11 @@ from deepfs.text.diff import git_diff, merge_texts
 from deepfs.text.entries import EntryChange, files_of, use_file_mode
 from deepfs.text.lines import decode, version
 from deepfs.types import ContentChange
-from deepfs.workspaces.entries import Entry
+from deepfs.workspaces.entries import NO_FILE, Entry
 
 __all__ = ["MergeConflict", "MergeResult", "Strategy", "WorkspaceChange"]
 
 Strategy: TypeAlias = Literal["keep", "refuse", "mine", "theirs"]
-_MISSING: Final = frozenset({ErrorCode.FILE_NOT_FOUND, ErrorCode.IS_DIRECTORY, ErrorCode.NOT_A_DIRECTORY})
 _CHANGED: Final = frozenset({ErrorCode.CONFLICT, ErrorCode.ALREADY_EXISTS, ErrorCode.FILE_NOT_FOUND})
 """The errors of a change that say that the target is not what was compared."""
 _IN_THE_WAY: Final = frozenset({ErrorCode.IS_DIRECTORY, ErrorCode.NOT_A_DIRECTORY})
@@ -133,7 +132,7 @@ async def read_files(backend: BackendProtocol, wanted: Sequence[str]) -> dict[st
     found: dict[str, bytes | None] = {}
     for start in range(0, len(wanted), 256):
         for download in await backend.adownload_files(list(wanted[start : start + 256])):
-            found[download.path] = None if download.error in _MISSING else download.unwrap()
+            found[download.path] = None if download.error in NO_FILE else download.unwrap()
     return found
 
 

@@ -41,7 +41,7 @@ from deepfs.types import (
     replace_fields,
 )
 from deepfs.workspaces.commands import copy_to_sandbox, note_lost, run_on_copy
-from deepfs.workspaces.entries import Entries, Entry, HeldEntries, StoredEntries
+from deepfs.workspaces.entries import NO_FILE, Entries, Entry, HeldEntries, StoredEntries
 from deepfs.workspaces.merging import (
     MergeResult,
     Strategy,
@@ -57,8 +57,6 @@ __all__ = ["OverlayBackend", "fork"]
 
 T = TypeVar("T")
 
-_MISSING: Final = frozenset({ErrorCode.FILE_NOT_FOUND, ErrorCode.IS_DIRECTORY, ErrorCode.NOT_A_DIRECTORY})
-"""The errors of a read that say that no file is there."""
 _MOVED: Final = FileDataV2("")
 """Stands for the content of a file that is moved, in the change that moves it: the storage finds it by its source."""
 _BATCH_BYTES: Final = 8 * 1024 * 1024
@@ -120,7 +118,7 @@ class _OverlayFiles(AsyncStorage):
         read = await self._lower.aread_raw(path)
         if read.ok:
             return read.data if isinstance(read.data, FileDataV2) else None
-        if read.code in _MISSING:
+        if read.code in NO_FILE:
             return None
         if read.code is not ErrorCode.TOO_LARGE:
             raise error_from(read)
@@ -144,7 +142,7 @@ class _OverlayFiles(AsyncStorage):
             if file.content is not None:
                 files[path] = below = records.new_file(file.content)
                 seen[path] = _Seen(path, entries.get(path), below)
-            elif file.error not in _MISSING:
+            elif file.error not in NO_FILE:
                 try:
                     file.unwrap()
                 except DeepFSError as error:
@@ -220,7 +218,7 @@ class _OverlayFiles(AsyncStorage):
         listing = await self._lower.als(directory)
         if listing.ok:
             return listing.entries or ()
-        if listing.code in _MISSING:
+        if listing.code in NO_FILE:
             return None
         raise error_from(listing)
 
@@ -288,7 +286,7 @@ class _OverlayFiles(AsyncStorage):
             for download in await self._lower.adownload_files([path for path, _ in batch]):
                 if download.content is not None:
                     found[download.path] = Entry(download.path, base_version=version(download.content))
-                elif download.error not in _MISSING:
+                elif download.error not in NO_FILE:
                     download.unwrap()
         return found
 
@@ -572,7 +570,7 @@ class OverlayBackend(StorageBackend, SyncCommands):
             if isinstance(operation, ops.DownloadStream):
                 return operation.outward(await self.lower.arun(replace(operation, path=below)), lambda _: path)
             answer = await self.lower.arun(replace(operation, path=below))
-            if answer.code not in _MISSING or not await self._entries.beneath(path):
+            if answer.code not in NO_FILE or not await self._entries.beneath(path):
                 return operation.outward(answer, lambda _: path)
         return await super().run(operation)
 
@@ -646,7 +644,7 @@ class OverlayBackend(StorageBackend, SyncCommands):
         entries = await self._entries.beneath(files.root)
         below = await self._search_below(request, entries)
         own = await self._search_own(request, files)
-        if below.error is not None and below.code not in _MISSING:
+        if below.error is not None and below.code not in NO_FILE:
             return below
         found = [each for each in (below, own) if each is not None and each.ok]
         matches: list[Any] = [match for each in found for match in each.matches or ()]

@@ -25,17 +25,20 @@ from deepfs.errors import (
     ErrorCode,
     InvalidPathError,
     NotFoundError,
+    PermissionDeniedError,
 )
+from deepfs.policy.archive import PRIVATE_FILE
 from deepfs.storage.gathering import in_batches
 from deepfs.sync import run_shielded
 from deepfs.text import paths
 from deepfs.text.arguments import check_integer, check_string
 from deepfs.text.diff import git_diff
-from deepfs.text.entries import files_of
+from deepfs.text.entries import TreeEntry, files_of, use_file_mode
 from deepfs.text.lines import version
 from deepfs.text.records import timestamp
 from deepfs.threads.locks import path_locks
 from deepfs.types import ContentChange, error_from, item_error
+from deepfs.workspaces.entries import NO_FILE
 from deepfs.workspaces.overlay import OverlayBackend
 
 __all__ = ["RestoreResult", "Snapshot", "Snapshots"]
@@ -49,7 +52,6 @@ _MAKING_SECONDS: Final = 24 * 3600
 _CLEANING_SECONDS: Final = 600
 _CLEANS_FOR: Final = 300
 """How long contents are removed at most. Well before others take it for killed, a process that cleans has ended."""
-_MISSING: Final = frozenset({ErrorCode.FILE_NOT_FOUND, ErrorCode.IS_DIRECTORY, ErrorCode.NOT_A_DIRECTORY})
 
 
 class Snapshot(Struct, frozen=True):
@@ -87,6 +89,8 @@ class _Manifest(Struct, frozen=True):
     files: dict[str, tuple[str, int]]
     """The version and the size of each file."""
     left_out: int = 0
+    modes: dict[str, int] = {}
+    """The permission bits of files, where the tree has any. A restored file that is new has them from the start."""
 
     def summary(self) -> Snapshot:
         sizes = sum(size for _, size in self.files.values())
@@ -97,14 +101,14 @@ class Snapshots:
     """The snapshots of a tree. Each content is stored once, however many snapshots have it.
 
     A snapshot has each file as it was when it was read: files that change meanwhile are in it as they were before or
-    after. It has the files of the tree, not its empty directories, links to directories and modes.
+    after. It has the files of the tree, not its empty directories and links to directories.
 
     Args:
         tree: The tree: any backend, also a workspace.
         storage: The backend that keeps the snapshots. It may be `tree` itself, or what `tree` is a layer
             over: `directory` is no part of a snapshot then.
         directory: The directory in `storage` that holds them.
-        keep: How many snapshots are kept: with a new one, the oldest are deleted. None keeps all.
+        keep: How many snapshots are kept: `atake` deletes the oldest beyond them. None keeps all.
 
     Raises:
         TypeError: For an argument of another type.
@@ -145,28 +149,33 @@ class Snapshots:
             ConflictError: Another process removes the contents of a deleted snapshot just now.
             DeepFSError: A file cannot be read, or the storage fails. Then there is no snapshot.
         """
-        name = f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}" if name is None else name
+        taken = await self._take(f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}" if name is None else name)
+        if self._keep is not None:
+            for old in (await self.alist())[: -self._keep]:
+                await self.adelete(old.name)
+        return taken
+
+    async def _take(self, name: str) -> Snapshot:
         place = self._manifest_place(name)
-        if (await self._storage.aread(place, 0, 1)).code not in _MISSING:
+        if (await self._storage.aread(place, 0, 1)).code not in NO_FILE:
             raise AlreadyExistsError(name)
         async with path_locks(("snapshots", id(self._storage))).hold(self._directory), self._announce():
             stored = await self._stored_contents()
-            sizes, left_out = await self._list_tree()
+            entries, left_out = await self._list_tree()
             files: dict[str, tuple[str, int]] = {}
-            async for batch in self._read(self._tree, sizes):
+            async for batch in self._read(self._tree, _sizes(entries)):
                 contents = {version(content): content for content in batch.values()}
                 await self._store({each: content for each, content in contents.items() if each not in stored})
                 stored.update(contents)
                 files |= {path: (version(content), len(content)) for path, content in batch.items()}
-            manifest = _Manifest(name, timestamp(), dict(sorted(files.items())), left_out)
-            written = await self._storage.awrite(place, msgspec.json.encode(manifest).decode())
+            modes = {path: mode for path in files if (mode := entries[path].mode) is not None}
+            manifest = _Manifest(name, timestamp(), dict(sorted(files.items())), left_out, modes)
+            with use_file_mode(PRIVATE_FILE):
+                written = await self._storage.awrite(place, msgspec.json.encode(manifest).decode())
             if written.code is ErrorCode.ALREADY_EXISTS:
                 raise AlreadyExistsError(name)
             if not written.ok:
                 raise error_from(written)
-        if self._keep is not None:
-            for old in (await self.alist())[: -self._keep]:
-                await self.adelete(old.name)
         return manifest.summary()
 
     async def alist(self) -> list[Snapshot]:
@@ -200,7 +209,7 @@ class Snapshots:
         """
         manifest = await self._manifest(name)
         wanted = _choose(manifest.files, chosen)
-        present = {path: size for path, size in (await self._list_tree())[0].items() if _choose({path: size}, chosen)}
+        present = _sizes(_choose((await self._list_tree())[0], chosen))
         changes: list[ContentChange] = []
         now: dict[str, str] = {}
         async for batch in self._read(self._tree, present):
@@ -211,10 +220,15 @@ class Snapshots:
         changes += [ContentChange(path, None, if_match=now[path]) for path in now.keys() - wanted.keys()]
         if not changes:
             return RestoreResult([], {}, None)
-        before = (await self.atake(f"before-{name}-{token_hex(4)}"[-200:])).name if keep_present else None
+        before = (await self._take(f"before-{name}-{token_hex(4)}"[-200:])).name if keep_present else None
         outcomes = await self._tree.achange_files(changes, all_or_none=True)
         if all(outcome.error == ErrorCode.UNSUPPORTED for outcome in outcomes):
-            outcomes = await self._tree.achange_files(changes)
+            outcomes = []
+            for mode in {manifest.modes.get(change.path) for change in changes}:
+                with use_file_mode(mode):
+                    outcomes += await self._tree.achange_files(
+                        [change for change in changes if manifest.modes.get(change.path) == mode]
+                    )
         changed = sorted(outcome.path for outcome in outcomes if outcome.error is None)
         return RestoreResult(changed, {each.path: each.error for each in outcomes if each.error is not None}, before)
 
@@ -236,7 +250,7 @@ class Snapshots:
         present: dict[str, bytes] = {}
         if other is None:
             new: dict[str, tuple[str, int]] = {}
-            async for batch in self._read(self._tree, (await self._list_tree())[0]):
+            async for batch in self._read(self._tree, _sizes((await self._list_tree())[0])):
                 for path, content in batch.items():
                     new[path] = version(content), len(content)
                     if old.get(path) != new[path]:
@@ -285,7 +299,7 @@ class Snapshots:
 
     async def _manifest(self, name: str) -> _Manifest:
         [download] = await self._storage.adownload_files([self._manifest_place(name)])
-        if download.error in _MISSING:
+        if download.error in NO_FILE:
             raise NotFoundError(name)
         return _decode(download.path, download.unwrap())
 
@@ -293,17 +307,22 @@ class Snapshots:
         listing = await list_present(self._storage, self._place("manifests"))
         places = [entry.path for entry in files_of(listing.entries)]
         downloads = await self._storage.adownload_files(places) if places else []
-        return [_decode(each.path, each.unwrap()) for each in downloads if each.error not in _MISSING]
+        return [_decode(each.path, each.unwrap()) for each in downloads if each.error not in NO_FILE]
 
     async def _stored_contents(self) -> set[str]:
         listing = await list_present(self._storage, self._place("contents"))
         return {paths.name(entry.path) for entry in files_of(listing.entries)}
 
-    async def _list_tree(self) -> tuple[dict[str, int], int]:
-        """The sizes of the files of the tree, and how many entries cannot be in a snapshot."""
+    async def _list_tree(self) -> tuple[dict[str, TreeEntry], int]:
+        """The files of the tree, and how many entries cannot be in a snapshot.
+
+        Raises PermissionDeniedError if a directory cannot be listed: a restore would take its files for new ones.
+        """
         listing = await self._tree.alist_tree("/")
         left_out = 0 if listing.omission is None else listing.omission.count
-        sizes: dict[str, int] = {}
+        if listing.omission is not None and listing.omission.code is ErrorCode.PERMISSION_DENIED:
+            raise PermissionDeniedError("/", listing.omission.reason)
+        files: dict[str, TreeEntry] = {}
         kept = await self._storage.astorage_place(self._directory)
         named = [each.path for each in listing.entries if paths.name(each.path) == paths.name(self._directory)]
         trees = [self._tree]
@@ -314,10 +333,10 @@ class Snapshots:
             if any(entry.path == each or paths.is_beneath(entry.path, each) for each in hidden):
                 continue
             if entry.kind == "file" or entry.leads_to == "file":
-                sizes[entry.path] = entry.size or 0
+                files[entry.path] = entry
             else:
                 left_out += 1
-        return sizes, left_out
+        return files, left_out
 
     @staticmethod
     async def _read(backend: BackendProtocol, sizes: Mapping[str, int]) -> AsyncIterator[dict[str, bytes]]:
@@ -325,7 +344,7 @@ class Snapshots:
         sized = sizes.items()
         for batch in in_batches(sized, lambda each: each[1], most_bytes=_BATCH_BYTES, most_items=_BATCH_FILES):
             downloads = await backend.adownload_files([path for path, _ in batch])
-            yield {each.path: each.unwrap() for each in downloads if each.error not in _MISSING}
+            yield {each.path: each.unwrap() for each in downloads if each.error not in NO_FILE}
 
     async def _fetch(self, wanted: set[tuple[str, int]]) -> dict[str, bytes]:
         """The contents with these versions and sizes. Raises BackendError for one that is missing or damaged."""
@@ -340,7 +359,9 @@ class Snapshots:
 
     async def _store(self, contents: Mapping[str, bytes]) -> None:
         places = [(self._content_place(named), content) for named, content in contents.items()]
-        for outcome in await self._storage.aupload_files(places) if places else ():
+        with use_file_mode(PRIVATE_FILE):
+            outcomes = await self._storage.aupload_files(places) if places else []
+        for outcome in outcomes:
             if outcome.error is not None:
                 raise item_error(outcome, "it cannot be stored")
 
@@ -354,36 +375,32 @@ class Snapshots:
         if not told.ok:
             raise error_from(told)
         try:
-            if await self._is_recent([self._place("cleaning")], _CLEANING_SECONDS):
+            if await self._tells_time([self._place("cleaning")], _CLEANING_SECONDS):
                 raise ConflictError.because(None, "another process removes the contents of deleted snapshots")
             yield
         finally:
             await run_shielded(lambda: self._storage.adelete(place))
 
-    async def _is_recent(self, places: Sequence[str], seconds: float) -> bool:
+    async def _tells_time(self, places: Sequence[str], seconds: float) -> bool:
         """Whether one of these files exists and tells a time that is not older than `seconds`."""
         downloads = await self._storage.adownload_files([*places]) if places else []
-        for each in downloads:
-            if each.error in _MISSING:
-                continue
-            try:
-                if time() - float(each.unwrap()) < seconds:
-                    return True
-            except ValueError:
-                return True
-        return False
+        return any(each.error not in NO_FILE and _is_recent(each.unwrap(), seconds) for each in downloads)
 
     async def _clean(self) -> None:
         """Remove the contents that no manifest names, unless a snapshot is being made, or another process does it."""
-        place, until = self._place("cleaning"), time() + _CLEANS_FOR
-        if await self._is_recent([place], _CLEANING_SECONDS):
+        place, until, claim = self._place("cleaning"), time() + _CLEANS_FOR, f"{time()!r} {token_hex(8)}"
+        [present] = await self._storage.adownload_files([place])
+        if present.content is not None and _is_recent(present.content, _CLEANING_SECONDS):
             return
-        told = await self._storage.awrite(place, repr(time()), overwrite=True)
-        if not told.ok:
-            raise error_from(told)
+        stale = None if present.content is None else version(present.content)
+        claimed = await self._storage.awrite(place, claim, if_match=stale)
+        if claimed.code in (ErrorCode.ALREADY_EXISTS, ErrorCode.CONFLICT):
+            return  # Another process was faster.
+        if not claimed.ok:
+            raise error_from(claimed)
         try:
             making = await list_present(self._storage, self._place("making"))
-            if await self._is_recent([each.path for each in files_of(making.entries)], _MAKING_SECONDS):
+            if await self._tells_time([each.path for each in files_of(making.entries)], _MAKING_SECONDS):
                 return
             named = {each for manifest in await self._manifests() for each, _ in manifest.files.values()}
             for unnamed in sorted(await self._stored_contents() - named):
@@ -391,7 +408,15 @@ class Snapshots:
                     return
                 await self._storage.adelete(self._content_place(unnamed))
         finally:
-            await run_shielded(lambda: self._storage.adelete(place))
+            await run_shielded(lambda: self._storage.adelete(place, if_match=version(claim)))
+
+
+def _is_recent(content: bytes, seconds: float) -> bool:
+    """Whether the time that a file begins with is not older than `seconds`; True for something else than a time."""
+    try:
+        return time() - float(content.split()[0]) < seconds
+    except (ValueError, IndexError):
+        return True
 
 
 def _decode(place: str, content: bytes) -> _Manifest:
@@ -399,6 +424,10 @@ def _decode(place: str, content: bytes) -> _Manifest:
         return msgspec.json.decode(content, type=_Manifest)
     except msgspec.DecodeError as error:
         raise BackendError(place, "it is no manifest of a snapshot") from error
+
+
+def _sizes(files: Mapping[str, TreeEntry]) -> dict[str, int]:
+    return {path: entry.size or 0 for path, entry in files.items()}
 
 
 def _choose(files: Mapping[str, T], chosen: Iterable[str] | None) -> dict[str, T]:

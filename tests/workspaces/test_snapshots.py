@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from time import time
 
 import anyio
 import pytest
@@ -10,9 +11,18 @@ from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.sqlite import SqliteBackend
-from deepfs.errors import AlreadyExistsError, BackendError, ConflictError, InvalidPathError, NotFoundError
+from deepfs.errors import (
+    AlreadyExistsError,
+    BackendError,
+    ConflictError,
+    InvalidPathError,
+    NotFoundError,
+    PermissionDeniedError,
+)
 from deepfs.policy import PermissionedBackend
 from deepfs.testing.suite import assert_ok
+from deepfs.text.entries import TreeListing, unreadable_omission
+from deepfs.types import WriteResult
 from deepfs.workspaces import Snapshots, fork
 
 pytestmark = pytest.mark.anyio
@@ -185,3 +195,55 @@ async def test_snapshots_in_the_tree_below_are_no_part_of_a_workspace() -> None:
     tree = MemoryBackend(files={"/a": "1"})
     snapshots = Snapshots(fork(tree), tree)
     assert (await snapshots.atake("one")).files == (await snapshots.atake("two")).files == 1
+
+
+async def test_of_two_processes_that_clean_one_does() -> None:
+    class Racing(MemoryBackend):
+        async def awrite(
+            self, path: str, content: str, *, overwrite: bool = False, if_match: str | None = None
+        ) -> WriteResult:
+            if path == "/.snapshots/cleaning":  # The other process was faster by one step.
+                await self.aupload_files([(path, f"{time()} other".encode())])
+            return await super().awrite(path, content, overwrite=overwrite, if_match=if_match)
+
+    storage = Racing()
+    snapshots = Snapshots(MemoryBackend(files={"/a": "1"}), storage)
+    await snapshots.atake("one")
+    await snapshots.adelete("one")
+    assert storage._files["/.snapshots/cleaning"].content.endswith(" other")
+    assert any("/contents/" in path for path in storage._files)
+
+
+async def test_contents_are_private_and_restored_with_their_modes(tmp_path: Path) -> None:
+    tree = FilesystemBackend(tmp_path / "tree")
+    await tree.aupload_files([("/secret", b"s"), ("/run.sh", b"#!"), ("/plain", b"p")])
+    for name, mode in (("secret", 0o600), ("run.sh", 0o755)):
+        await anyio.Path(tmp_path / "tree" / name).chmod(mode)
+    snapshots = Snapshots(tree, FilesystemBackend(tmp_path / "kept"))
+    await snapshots.atake("one")
+    async for stored in anyio.Path(tmp_path / "kept").rglob("*"):
+        assert await stored.is_dir() or (await stored.stat()).st_mode & 0o077 == 0
+    for path in ("/secret", "/run.sh", "/plain"):
+        await tree.adelete(path)
+    assert (await snapshots.arestore("one")).ok
+    modes = {name: (await anyio.Path(tmp_path / "tree" / name).stat()).st_mode & 0o777 for name in ("secret", "run.sh")}
+    assert modes == {"secret": 0o600, "run.sh": 0o755}
+
+
+async def test_a_tree_that_cannot_be_listed_whole_has_no_snapshot() -> None:
+    class Hiding(MemoryBackend):
+        async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
+            listing = await super().alist_tree(path, deleting=deleting)
+            return TreeListing(listing.entries, unreadable_omission())
+
+    with pytest.raises(PermissionDeniedError):
+        await Snapshots(Hiding(files={"/a": "1"}), MemoryBackend()).atake("one")
+
+
+async def test_the_snapshot_that_is_restored_stays() -> None:
+    tree = MemoryBackend(files={"/a": "1"})
+    snapshots = Snapshots(tree, MemoryBackend(), keep=1)
+    await snapshots.atake("one")
+    await tree.awrite("/a", "2", overwrite=True)
+    before = (await snapshots.arestore("one")).before
+    assert [each.name for each in await snapshots.alist()] == ["one", before]

@@ -7,7 +7,7 @@ Names are compared as they are: case matters, and no Unicode normalisation takes
 import os
 import re
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Container, Iterable
 from typing import Any
 
 from deepfs.errors import InvalidPathError
@@ -124,6 +124,11 @@ def ancestors(path: str) -> list[str]:
 def is_beneath(path: str, directory: str) -> bool:
     """Whether `path` is under `directory`, at any depth. No path is beneath itself."""
     return path != "/" if directory == "/" else path.startswith(f"{directory}/")
+
+
+def is_within(path: str, tops: Container[str]) -> bool:
+    """Whether `path` is one of `tops`, or under one of them."""
+    return path in tops or "/" in tops or any(directory in tops for directory in ancestors(path))
 
 
 def join(directory: str, name: str) -> str:

@@ -140,12 +140,15 @@ def choose_entries(entries: Mapping[str, Entry], chosen: Iterable[str] | None) -
     """The entries at and under the `chosen` paths, all for None. A move is chosen by either of its ends."""
     if chosen is None:
         return {**entries}
-    tops = [paths.normalize(path) for path in chosen]
-    found = {path for path in entries for top in tops if path == top or paths.is_beneath(path, top)}
-    moves = [{path, entry.source} for path, entry in entries.items() if entry.source in entries]
-    # A file may have been moved to where another was moved from.
-    while more := {end for move in moves if move & found for end in move if end is not None} - found:
-        found |= more
+    tops = {paths.normalize(path) for path in chosen}
+    moved_to = {entry.source: path for path, entry in entries.items() if entry.source in entries}
+    found: set[str] = set()
+    pending = [path for path in entries if paths.is_within(path, tops)]
+    while pending:  # A file may have been moved to where another was moved from.
+        path = pending.pop()
+        if path in entries and path not in found:
+            found.add(path)
+            pending += [end for end in (entries[path].source, moved_to.get(path)) if end is not None]
     return {path: entries[path] for path in found}
 
 

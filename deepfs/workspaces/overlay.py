@@ -156,7 +156,8 @@ class _OverlayFiles(AsyncStorage):
         if not self._shows_below or (files and limit is not None):
             return StatTree(files)
         if limit is not None:
-            is_here = await self._list_below(directory) is not None and await self._shows_directory(directory, entries)
+            is_here = await self._list_below(directory) is not None
+            is_here = is_here and await self._shows_directory(directory, entries, _changed_directories(entries))
             return StatTree({}, Directories([f"{prefix}_"] if is_here else ()))
         try:
             listing = await self._lower.alist_tree(directory)
@@ -175,6 +176,7 @@ class _OverlayFiles(AsyncStorage):
         entries = await self._entries.beneath(directory)
         files = await self._own_stats(entries)
         shown = list(files)
+        changed = _changed_directories(entries)
         below = await self._list_below(directory)
         for each in below or ():
             path = each.path.rstrip("/")
@@ -183,11 +185,11 @@ class _OverlayFiles(AsyncStorage):
             if not each.is_dir:
                 files[path] = FileStat(each.size, each.modified_at)
                 shown.append(path)
-            elif await self._shows_directory(path, entries):
+            elif await self._shows_directory(path, entries, changed):
                 shown.append(f"{path}/_")
         if below is not None and not entries:  # It may be empty.
             shown.append(f"{prefix}_")
-        if not files and not await self._shows_directory(directory, entries):
+        if not files and not await self._shows_directory(directory, entries, changed):
             return StatTree(files)  # What is left of a deleted directory are directories without files.
         return StatTree(files, Directories(shown))
 
@@ -222,10 +224,9 @@ class _OverlayFiles(AsyncStorage):
             return None
         raise error_from(listing)
 
-    async def _shows_directory(self, directory: str, entries: Mapping[str, Entry]) -> bool:
+    async def _shows_directory(self, directory: str, entries: Mapping[str, Entry], changed: set[str]) -> bool:
         """Whether a directory that is below is here, too: where something in it was changed, only with a file in it."""
-        inside = plans.prefix_of(directory)
-        return not any(path.startswith(inside) for path in entries) or await self._find_file(directory, entries)
+        return directory not in changed or await self._find_file(directory, entries)
 
     async def _find_file(self, directory: str, entries: Mapping[str, Entry]) -> bool:
         """Whether a file without an entry is under a directory below."""
@@ -295,6 +296,11 @@ class _OverlayFiles(AsyncStorage):
         if seen.entry is None:
             return None, seen.path
         return seen.entry.data, seen.entry.source
+
+
+def _changed_directories(entries: Iterable[str]) -> set[str]:
+    """The directories that have an entry somewhere under them."""
+    return {directory for path in entries for directory in ("/", *paths.ancestors(path))}
 
 
 def _check_unchanged(change: Change, entry: Entry | None) -> None:

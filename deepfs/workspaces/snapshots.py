@@ -328,9 +328,9 @@ class Snapshots:
         trees = [self._tree]
         while isinstance(trees[-1], OverlayBackend):  # It shows what is below.
             trees.append(trees[-1].lower)
-        hidden = [path for path in named for tree in trees if kept.keys & (await tree.astorage_place(path)).keys]
+        hidden = {path for path in named for tree in trees if kept.keys & (await tree.astorage_place(path)).keys}
         for entry in files_of(listing.entries):
-            if any(entry.path == each or paths.is_beneath(entry.path, each) for each in hidden):
+            if paths.is_within(entry.path, hidden):
                 continue
             if entry.kind == "file" or entry.leads_to == "file":
                 files[entry.path] = entry
@@ -375,13 +375,13 @@ class Snapshots:
         if not told.ok:
             raise error_from(told)
         try:
-            if await self._tells_time([self._place("cleaning")], _CLEANING_SECONDS):
+            if await self._is_any_recent([self._place("cleaning")], _CLEANING_SECONDS):
                 raise ConflictError.because(None, "another process removes the contents of deleted snapshots")
             yield
         finally:
             await run_shielded(lambda: self._storage.adelete(place))
 
-    async def _tells_time(self, places: Sequence[str], seconds: float) -> bool:
+    async def _is_any_recent(self, places: Sequence[str], seconds: float) -> bool:
         """Whether one of these files exists and tells a time that is not older than `seconds`."""
         downloads = await self._storage.adownload_files([*places]) if places else []
         return any(each.error not in NO_FILE and _is_recent(each.unwrap(), seconds) for each in downloads)
@@ -400,7 +400,7 @@ class Snapshots:
             raise error_from(claimed)
         try:
             making = await list_present(self._storage, self._place("making"))
-            if await self._tells_time([each.path for each in files_of(making.entries)], _MAKING_SECONDS):
+            if await self._is_any_recent([each.path for each in files_of(making.entries)], _MAKING_SECONDS):
                 return
             named = {each for manifest in await self._manifests() for each, _ in manifest.files.values()}
             for unnamed in sorted(await self._stored_contents() - named):
@@ -434,7 +434,5 @@ def _choose(files: Mapping[str, T], chosen: Iterable[str] | None) -> dict[str, T
     """The files at and under the `chosen` paths; all for None."""
     if chosen is None:
         return {**files}
-    tops = [paths.normalize(path) for path in chosen]
-    return {
-        path: each for path, each in files.items() if any(path == top or paths.is_beneath(path, top) for top in tops)
-    }
+    tops = {paths.normalize(path) for path in chosen}
+    return {path: each for path, each in files.items() if paths.is_within(path, tops)}

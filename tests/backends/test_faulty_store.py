@@ -221,8 +221,8 @@ class Player:
     ) -> None:
         """Check that the stored files agree with the result, for one of the listings that the store may have given."""
         happened = set(self.store.happened)
-        if step.operation == "upload_files" and isinstance(actual, list):
-            self._check_upload(step, before, raw, actual, message)
+        if step.operation in ("upload_files", "change_files") and isinstance(actual, list):
+            self._check_batch(step, before, raw, actual, message)
         elif actual == {"backend_error"}:
             if not happened & {"half", "blind"}:
                 assert raw == before, message
@@ -239,14 +239,14 @@ class Player:
             assert agree(actual, expected), message
             assert raw == after.files, message
 
-    def _check_upload(self, step: Step, before: Any, raw: Any, actual: list[Any], message: str) -> None:
-        wanted: dict[str, bytes] = {}
-        for (path, data), error in zip(step.arguments["files"], actual, strict=True):
+    def _check_batch(self, step: Step, before: Any, raw: Any, actual: list[Any], message: str) -> None:
+        wanted: dict[str, bytes | None] = {}  # None is deleted.
+        for (path, data, *_), error in zip(step.arguments["files"], actual, strict=True):
             if error is None or error == "backend_error":
                 wanted[normal(path)] = data
-        for (path, _), error in zip(step.arguments["files"], actual, strict=True):
+        for (path, *_), error in zip(step.arguments["files"], actual, strict=True):
             if error is None:
-                assert raw[normal(path)] == wanted[normal(path)], message
+                assert raw.get(normal(path)) == wanted[normal(path)], message
             elif error == "backend_error" and "blind" not in self.store.happened:
                 assert raw.get(normal(path)) == before.get(normal(path)), message
         assert {path: data for path, data in raw.items() if path not in wanted} == {

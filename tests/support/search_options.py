@@ -43,6 +43,7 @@ from deepfs.policy.keeping import KeepingBackend
 from deepfs.policy.observing import ObservedBackend
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
 from deepfs.sandboxes.landlock import LandlockSandbox
+from deepfs.sandboxes.virtual_shell import VirtualShell
 from deepfs.testing import FaultyBackend, LatencyBackend
 from support.fsspec_memory import AsyncMemory
 from support.graphs import InNode, open_node
@@ -129,6 +130,7 @@ WRAPPERS: Final[Mapping[type[WrapperBackend], Callable[[BackendProtocol], Wrappe
     QuotaBackend: lambda inner: QuotaBackend(inner, max_files=1_000_000),
     LatencyBackend: lambda inner: LatencyBackend(inner, 0),
     FaultyBackend: lambda inner: FaultyBackend(inner, {}),
+    VirtualShell: VirtualShell,
 }
 
 

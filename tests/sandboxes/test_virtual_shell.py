@@ -161,6 +161,7 @@ TREE = {"/a.txt": b"one\n", "/b.txt": b"two\n", "/src/x.py": b"X\n", "/src/y.py"
 _TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d"
 
 
+@ASYNCIO
 @pytest.mark.parametrize(
     ("command", "fetched"),
     [
